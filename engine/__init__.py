@@ -1,0 +1,1 @@
+"""The included SM70 engine. `engine.llm.LLM.generate` is the round loop."""

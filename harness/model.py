@@ -1,0 +1,372 @@
+"""The words of the harness: frozen records that cross from one stage to the next.
+
+Nothing here opens a file, imports torch or decides anything. A record that would tell a lie cannot be built:
+its ``__post_init__`` raises ``IllegalRecord`` with the reason.
+
+Reading order is the order of the flow: what a suite wrote (``CaseResult`` .. ``TokenControl``), what one scope
+amounts to (``ScopeEvidence``), what a bundle or a baseline amounts to (``Evidence``), what comparing two of them says
+(``CaseRow``, ``MetricRow``, ``Comparison``), and what the gate makes of that (``GateDecision``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+SCHEMA = 1
+
+
+class IllegalRecord(ValueError):
+    """A record that would claim something its own fields contradict."""
+
+
+# ---- what a suite wrote ---------------------------------------------------------------------------------------------
+
+
+class CaseStatus(StrEnum):
+    """How one case ended. ``CRASHED``: its process died while the case was open; ``NOT_RUN``: it never started."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    SKIPPED = "skipped"
+    XFAILED = "xfailed"
+    CRASHED = "crashed"
+    FLAKY = "flaky"
+    UNKNOWN = "unknown"
+
+    @property
+    def green(self) -> bool:
+        """Only a pass is green. A skip, an expected failure and an unknown are not."""
+        return self is CaseStatus.PASSED
+
+
+class Better(StrEnum):
+    LOWER = "lower"
+    HIGHER = "higher"
+    NEITHER = "neither"
+
+
+class Assume(StrEnum):
+    """``EXACT``: any change of the value is a change (counts, hashes, register numbers). ``NOTHING``: it is noisy."""
+
+    EXACT = "exact"
+    NOTHING = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """One case of one scope. ``seconds`` is the call phase; ``None`` where it is not known (never 0 for unknown)."""
+
+    node: str
+    status: CaseStatus
+    seconds: float | None = None
+    reason: str = ""
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.node:
+            raise IllegalRecord("a case needs a node id")
+        if self.status is CaseStatus.SKIPPED and not self.reason:
+            raise IllegalRecord(f"{self.node}: a skip must say why")
+        if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds >= 0):
+            raise IllegalRecord(f"{self.node}: {self.seconds!r} is no duration in seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number that a case stated. ``assume`` decides how it is compared, ``better`` which way is worse."""
+
+    node: str
+    name: str
+    value: float
+    unit: str
+    better: Better = Better.NEITHER
+    assume: Assume = Assume.EXACT
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise IllegalRecord(f"{self.node} {self.name}: {self.value!r} is not a finite number")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenControl:
+    """What was generated while a time was taken: the proof that two times are about the same work.
+
+    ``sha256`` is over the little-endian int32 token ids of all prompts in order; ``prompt_sha256`` of each one.
+    ``finish`` has one reason a prompt (``stop`` or ``length``). ``acceptance_histogram[i]`` counts rounds that
+    emitted ``i`` tokens.
+    """
+
+    node: str
+    name: str
+    sha256: str
+    prompt_sha256: tuple[str, ...]
+    finish: tuple[str, ...]
+    tokens: int
+    emitted_per_round: float
+    acceptance_histogram: tuple[int, ...] = ()
+
+    @property
+    def natural_stop(self) -> bool:
+        return bool(self.finish) and all(reason == "stop" for reason in self.finish)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Repeats of one noisy quantity; one number a repeat, and the raw rounds beside them.
+
+    A latency is tied to the tokens it was measured on through ``control``, the ``TokenControl.name`` of the same
+    node; ``token_sha256`` repeats that hash so that a baseline line stands alone. ``unfit`` lists what made the run
+    unfit for timing (a profiler, a tracer, a debug build); a sample with a non-empty ``unfit`` is shown, never judged.
+    """
+
+    node: str
+    name: str
+    values: tuple[float, ...]
+    unit: str
+    better: Better = Better.LOWER
+    control: str = ""
+    token_sha256: str = ""
+    rounds: tuple[tuple[float, ...], ...] = ()
+    unfit: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise IllegalRecord(f"{self.node} {self.name}: samples without a value")
+        if not all(math.isfinite(value) for value in self.values):
+            raise IllegalRecord(f"{self.node} {self.name}: a sample is not a finite number: {self.values!r}")
+        if bool(self.control) != bool(self.token_sha256):
+            raise IllegalRecord(f"{self.node} {self.name}: a token control has both a name and a hash")
+
+
+# ---- what a scope, a bundle, a baseline amount to -------------------------------------------------------------------
+
+
+class OriginKind(StrEnum):
+    FRESH = "fresh"
+    CARRIED = "carried"
+    NOT_RUN = "not_run"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a scope's results come from: measured now, carried over from another bundle (its digest), or not run (why)."""
+
+    kind: OriginKind = OriginKind.FRESH
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind is not OriginKind.FRESH and not self.detail:
+            raise IllegalRecord(
+                f"origin {self.kind} must say {'which bundle' if self.kind is OriginKind.CARRIED else 'why'}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeEvidence:
+    """All that one scope showed. ``argv`` is the exact command line of the pytest process that was run."""
+
+    scope: str
+    origin: Origin = Origin()
+    argv: tuple[str, ...] = ()
+    exit_code: int | None = None
+    seconds: float | None = None
+    cases: tuple[CaseResult, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+    samples: tuple[Samples, ...] = ()
+    tokens: tuple[TokenControl, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.origin.kind is OriginKind.NOT_RUN and self.cases:
+            raise IllegalRecord(f"scope {self.scope} is NOT_RUN and yet has {len(self.cases)} cases")
+        status = {case.node: case.status for case in self.cases}
+        for sample in self.samples:
+            if sample.node in status and not status[sample.node].green:
+                raise IllegalRecord(f"{sample.node} is {status[sample.node]} and yet has a timing ({sample.name})")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A bundle or a baseline, read. ``label`` is what a report calls it, ``digest`` the SHA-256 of its manifest.
+
+    ``environment`` is a flat allow-listed map (``cpu.model``, ``torch.version``, ...), strings throughout.
+    """
+
+    label: str
+    device_key: str
+    scopes: tuple[ScopeEvidence, ...]
+    digest: str = ""
+    created: str = ""
+    commit: str = ""
+    dirty_digest: str = ""
+    native_sha256: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    not_claimed: tuple[str, ...] = ()
+
+    def scope(self, name: str) -> ScopeEvidence | None:
+        """The scope called ``name``, or ``None``."""
+        return next((scope for scope in self.scopes if scope.scope == name), None)
+
+
+# ---- what a comparison says -----------------------------------------------------------------------------------------
+
+
+class CaseOutcome(StrEnum):
+    UNCHANGED = "UNCHANGED"
+    FIXED = "FIXED"
+    BROKEN = "BROKEN"
+    NEW = "NEW"
+    MISSING = "MISSING"
+    SKIPPED = "SKIPPED"
+    FLAKY = "FLAKY"
+    QUARANTINED = "QUARANTINED"
+
+
+class MetricOutcome(StrEnum):
+    SAME = "SAME"
+    BETTER = "BETTER"
+    WORSE = "WORSE"
+    CHANGED = "CHANGED"  # an exact value with no better direction moved: a regression until it is accepted
+    NEW = "NEW"
+    MISSING = "MISSING"
+    UNDECIDED = "UNDECIDED"
+    INCOMPARABLE = "INCOMPARABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One fact in which base and head differ, and whether that forbids comparing (``fatal``) times or everything."""
+
+    key: str
+    base: str
+    head: str
+    fatal: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRow:
+    scope: str
+    node: str
+    outcome: CaseOutcome
+    base: CaseStatus | None
+    head: CaseStatus | None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.outcome is CaseOutcome.MISSING and self.head is not None:
+            raise IllegalRecord(f"{self.node} cannot be MISSING and {self.head}")
+        if self.outcome is CaseOutcome.UNCHANGED and self.head is not None and not self.head.green:
+            if self.base is not None and self.base.green:
+                raise IllegalRecord(f"{self.node}: {self.base} -> {self.head} is not UNCHANGED")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval of a ratio head/base, with how it was got (``method``) and its ``level``."""
+
+    low: float
+    high: float
+    level: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One metric, sample set or token control compared.
+
+    ``base`` and ``head`` are the values shown (the median of samples); for a token control they are 0 and the hashes
+    stand in ``base_text``/``head_text``. ``notes`` are the doubts that travel with the number (footnotes).
+    """
+
+    scope: str
+    node: str
+    name: str
+    kind: str  # "metric", "samples" or "tokens"
+    outcome: MetricOutcome
+    unit: str = ""
+    better: Better = Better.NEITHER
+    base: float | None = None
+    head: float | None = None
+    base_n: int = 0
+    head_n: int = 0
+    base_text: str = ""
+    head_text: str = ""
+    ratio: float | None = None
+    interval: Interval | None = None
+    margin: float | None = None
+    margin_source: str = ""
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        judged = self.outcome in (MetricOutcome.BETTER, MetricOutcome.WORSE)
+        if judged and (self.base is None or self.head is None):
+            raise IllegalRecord(f"{self.node} {self.name}: {self.outcome} needs both values")
+        needs_reason = (MetricOutcome.INCOMPARABLE, MetricOutcome.UNDECIDED, MetricOutcome.MISSING)
+        if self.outcome in needs_reason and not self.reason:
+            raise IllegalRecord(f"{self.node} {self.name}: {self.outcome} must say why")
+        if self.outcome is MetricOutcome.INCOMPARABLE and self.interval is not None:
+            raise IllegalRecord(f"{self.node} {self.name}: INCOMPARABLE beside an interval")
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeRow:
+    """One scope compared: how many cases each side has, and where head's results come from."""
+
+    scope: str
+    base_cases: int | None
+    head_cases: int | None
+    head_passed: int
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Base against head, every row, in the order comparability, outcome, timing, coverage."""
+
+    base: str
+    head: str
+    base_digest: str
+    head_digest: str
+    differences: tuple[Difference, ...]
+    scopes: tuple[ScopeRow, ...]
+    cases: tuple[CaseRow, ...]
+    metrics: tuple[MetricRow, ...]
+    not_claimed: tuple[str, ...] = ()
+
+
+# ---- what the gate makes of it --------------------------------------------------------------------------------------
+
+
+class ExitCode(IntEnum):
+    OK = 0
+    REGRESSION = 1
+    USAGE = 2
+    EVIDENCE_BROKEN = 3
+    NOTHING_COMPARABLE = 4
+    UNDECIDED = 5
+    INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the gate lets pass. ``strict`` turns undecided rows into exit code 5; ``allow_new_failures`` never exists."""
+
+    strict: bool = False
+    margin_floor: float = 0.03
+    level: float = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    """The verdict: a code, and every reason for it, worst first. A code without a reason is only ever ``OK``."""
+
+    code: ExitCode
+    reasons: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.code is not ExitCode.OK and not self.reasons:
+            raise IllegalRecord(f"exit code {self.code} without a reason")
