@@ -8,8 +8,8 @@
     python3 noxfile.py -s tests                        our own tests
     python3 noxfile.py -l                              all sessions
 
-Where nox is installed, ``nox -s …`` is the same command. Where it is not, this file makes ``.venv``, puts nox in it and
-starts itself again. All sessions share that one environment; each step is skipped when nothing that it depends on changed.
+Where nox is installed, ``nox -s …`` is the same command. Where it is not, this file makes ``.venv``, puts nox in it
+and starts itself again. All sessions share that one environment; a step is skipped when nothing that it needs changed.
 
 The exit code is the gate's: 0 ok, 1 regression, 2 usage, 3 evidence broken, 4 nothing comparable, 5 undecided (strict),
 130 interrupted.
@@ -112,7 +112,7 @@ def _exit_with_the_gates_code() -> None:
 atexit.register(_exit_with_the_gates_code)
 
 
-# ---- the environment, the model, the native library: made once, checked by digest --------------------------------------
+# ---- the environment, the model, the native library: made once, checked by digest -----------------------------------
 
 
 def _install(session: nox.Session, group: str, *flags: str) -> None:
@@ -155,7 +155,7 @@ def build(session: nox.Session) -> None:
         session.warn(reason)
 
 
-# ---- the scopes, and the bundle that judges them ------------------------------------------------------------------------
+# ---- the scopes, and the bundle that judges them --------------------------------------------------------------------
 
 
 def _scope(session: nox.Session, scope: str, *, needs_model: bool) -> None:
@@ -200,7 +200,7 @@ def bundle(session: nox.Session) -> None:
         session.error(f"the gate says {_gate_code}")
 
 
-# ---- our own checks -----------------------------------------------------------------------------------------------------
+# ---- our own checks -------------------------------------------------------------------------------------------------
 
 
 @nox.session

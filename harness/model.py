@@ -152,7 +152,7 @@ class OriginKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a scope's results come from: measured now, carried over from another bundle (its digest), or not run (why)."""
+    """Where results come from: measured now, carried over from another bundle (its digest), or not run (why)."""
 
     kind: OriginKind = OriginKind.FRESH
     detail: str = ""
@@ -258,9 +258,9 @@ class CaseRow:
     def __post_init__(self) -> None:
         if self.outcome is CaseOutcome.MISSING and self.head is not None:
             raise IllegalRecord(f"{self.node} cannot be MISSING and {self.head}")
-        if self.outcome is CaseOutcome.UNCHANGED and self.head is not None and not self.head.green:
-            if self.base is not None and self.base.green:
-                raise IllegalRecord(f"{self.node}: {self.base} -> {self.head} is not UNCHANGED")
+        fell = self.base is not None and self.base.green and self.head is not None and not self.head.green
+        if self.outcome is CaseOutcome.UNCHANGED and fell:
+            raise IllegalRecord(f"{self.node}: {self.base} -> {self.head} is not UNCHANGED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +353,7 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the gate lets pass. ``strict`` turns undecided rows into exit code 5; ``allow_new_failures`` never exists."""
+    """What the gate lets pass. ``strict`` turns undecided rows into exit code 5."""
 
     strict: bool = False
     margin_floor: float = 0.03
