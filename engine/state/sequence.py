@@ -1,0 +1,106 @@
+"""The state of one sequence, and the one transaction that moves it: reserve, then commit.
+
+Whole numbers only. A round reserves K+1 rows (the anchor and K drafts), the model writes them, and ``commit`` keeps the
+first ``rows`` of them; whatever lies behind is handed back, so a rejected token leaves nothing that can be reached.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.state.blocks import BlockPool
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Rows that may be written: ``count`` positions from ``start``, and the KV slot of each."""
+
+    start: int
+    slot_mapping: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of rows reserved."""
+        return len(self.slot_mapping)
+
+
+class SequenceState:
+    """Token history and KV blocks of one request.
+
+    ``token_ids`` is the prompt and everything emitted. ``num_computed`` of them are in the cache; while decoding, all
+    but the last one, the anchor, are. Between two transactions ``block_table`` covers exactly ``num_computed`` slots.
+    """
+
+    def __init__(self, prompt_token_ids: Sequence[int], pool: BlockPool) -> None:
+        self.token_ids = array("i", prompt_token_ids)
+        self.num_prompt = len(prompt_token_ids)
+        self.num_computed = 0
+        self.block_table: list[int] = []
+        self._pool = pool
+        self._open: Reservation | None = None
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether only the anchor still awaits its row."""
+        return self.num_computed >= len(self.token_ids) - 1 and self.num_computed >= self.num_prompt
+
+    @property
+    def emitted(self) -> array[int]:
+        """The tokens after the prompt."""
+        return self.token_ids[self.num_prompt :]
+
+    def blocks_missing(self, rows: int) -> int:
+        """Blocks that ``reserve(rows)`` would take from the pool."""
+        return max(0, self._pool.blocks_for(self.num_computed + rows) - len(self.block_table))
+
+    def reserve(self, rows: int) -> Reservation:
+        """Open the transaction: make room for ``rows`` rows behind the committed ones.
+
+        Raises ``ValueError`` for no rows, ``RuntimeError`` for a second reservation and ``BlockPoolExhausted`` when
+        the pool cannot serve; the state is then as before.
+        """
+        if rows < 1:
+            raise ValueError(f"{rows} rows asked for; allowed: 1 or more")
+        if self._open is not None:
+            raise RuntimeError(f"{self._open.count} rows are reserved already; commit or release them first")
+        self.block_table += self._pool.allocate(self.blocks_missing(rows))
+        size = self._pool.block_size
+        slots = tuple(
+            self.block_table[position // size] * size + position % size
+            for position in range(self.num_computed, self.num_computed + rows)
+        )
+        self._open = Reservation(self.num_computed, slots)
+        return self._open
+
+    def commit(self, rows: int, emitted: Sequence[int] = ()) -> None:
+        """Close the transaction: the first ``rows`` reserved rows stay, ``emitted`` follows the history.
+
+        Raises ``RuntimeError`` without a reservation and ``ValueError`` for more rows than it holds, or for a row
+        whose token is not in the history: a cache row without its token could never be replayed.
+        """
+        if self._open is None:
+            raise RuntimeError("nothing is reserved; reserve before commit")
+        if not 0 <= rows <= self._open.count:
+            raise ValueError(f"{rows} rows to commit; allowed: 0 to the {self._open.count} that are reserved")
+        if self.num_computed + rows > len(self.token_ids) + len(emitted):
+            raise ValueError(
+                f"{self.num_computed} + {rows} rows would be committed for {len(self.token_ids)} + {len(emitted)} tokens"
+            )
+        self._open = None
+        self.num_computed += rows
+        self.token_ids.extend(emitted)
+        self._trim()
+
+    def release(self) -> None:
+        """Hand every block back; an open reservation is dropped. The history stays, so the sequence can start again."""
+        self._open = None
+        self.num_computed = 0
+        self._trim()
+
+    def _trim(self) -> None:
+        keep = self._pool.blocks_for(self.num_computed)
+        surplus = self.block_table[keep:]
+        del self.block_table[keep:]
+        self._pool.free(surplus)
