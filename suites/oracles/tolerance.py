@@ -1,0 +1,124 @@
+"""How far an implementation may be from an oracle, and the source of each bound.
+
+The bounds are worst-case forward error bounds of floating-point arithmetic (N. J. Higham, *Accuracy and Stability of
+Numerical Algorithms*, chapters 2-4), computed per element from the data of the case. They hold for every order of
+summation, with or without fused multiply-add, so one bound serves every implementation. None was chosen to make a case
+pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from suites.oracles.arrays import F64
+from suites.oracles.attention import Attended
+
+EXP_ULPS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Units of rounding: of the accumulator, and of what is stored afterwards (0: stored as accumulated).
+
+    ``floor`` is half the spacing of the stored format's subnormals: the absolute error that no relative bound covers.
+    """
+
+    name: str
+    accumulate: float
+    store: float
+    floor: float
+
+
+FP32 = Arithmetic("fp32", accumulate=2.0**-24, store=0.0, floor=2.0**-149)
+FP32_STORED_FP16 = Arithmetic("fp32 stored as fp16", accumulate=2.0**-24, store=2.0**-11, floor=2.0**-25)
+# The tensor cores of SM70 align and truncate, so one addition may lose a whole unit in the last place, not half of one.
+MMA_STORED_FP16 = Arithmetic("m8n8k4 fp32 stored as fp16", accumulate=2.0**-23, store=2.0**-11, floor=2.0**-25)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """``limit`` per element, and the sentence that says where it comes from."""
+
+    limit: F64
+    source: str
+
+
+def gamma(operations: float | F64, unit: float) -> F64:
+    """``n u / (1 - n u)``: the bound of n roundings in a row."""
+    product = np.asarray(operations, dtype=np.float64) * unit
+    if np.any(product >= 1):
+        raise ValueError(f"{np.max(np.asarray(operations))} roundings of {unit} leave no correct digit")
+    out: F64 = product / (1 - product)
+    return out
+
+
+def _stored(error: F64, value: F64, arithmetic: Arithmetic) -> F64:
+    return error + arithmetic.store * (np.abs(value) + error) + arithmetic.floor
+
+
+def dot(value: F64, magnitude: F64, terms: int, arithmetic: Arithmetic = FP32, extra: int = 0) -> Tolerance:
+    """Sums of ``terms`` products with absolute values summing to ``magnitude``; ``extra`` roundings decode a weight."""
+    limit = _stored(gamma(terms + extra, arithmetic.accumulate) * magnitude, value, arithmetic)
+    return Tolerance(limit, f"gamma({terms} + {extra}) * sum|a||b| in {arithmetic.name}")
+
+
+def rms_norm(value: F64, width: int, arithmetic: Arithmetic = FP32) -> Tolerance:
+    """Squares do not cancel and the root halves their relative error; 8u for 1/n, eps, a 2-ulp root and products."""
+    relative = gamma(width + 3, arithmetic.accumulate) / 2 + 8 * arithmetic.accumulate
+    limit = _stored(relative * np.abs(value), value, arithmetic)
+    return Tolerance(limit, f"(gamma({width} + 3)/2 + 8u) |y| in {arithmetic.name}")
+
+
+def silu_mul(value: F64, gate_up: F64, arithmetic: Arithmetic = FP32) -> Tolerance:
+    """A 2-ulp exp (4u), one sum, one quotient, two products; where exp overflows, sigmoid < 2**-126 may become 0."""
+    gate, up = np.split(gate_up, 2, axis=-1)
+    relative = gamma(2 * EXP_ULPS + 4, arithmetic.accumulate)
+    lost = np.where(gate < -80, np.abs(gate * up) * 2.0**-126, 0.0)
+    limit = _stored(relative * np.abs(value) + lost, value, arithmetic)
+    return Tolerance(limit, f"gamma(2*{EXP_ULPS:g} + 4) |y| + |gate up| 2^-126 below gate -80, in {arithmetic.name}")
+
+
+def rotate(value: F64, magnitude: F64, arithmetic: Arithmetic = FP32) -> Tolerance:
+    """Two products and one sum; where ``magnitude`` is 0 the element only passes through and must be exact."""
+    limit = _stored(gamma(2, arithmetic.accumulate) * magnitude, value, arithmetic)
+    limit = np.where(magnitude > 0, limit, 0.0)
+    return Tolerance(limit, f"gamma(2) (|a cos| + |b sin|) in {arithmetic.name}; pass-through exact")
+
+
+def attention(
+    attended: Attended,
+    head_dim: int,
+    arithmetic: Arithmetic = FP32,
+    *,
+    weight_unit: float = 0.0,
+    partial_unit: float = 0.0,
+) -> Tolerance:
+    """Softmax attention in any tiling.
+
+    A score is off by at most gamma(D + 2) scale sum|q||k| plus two roundings of its size; that exponent error, the exp
+    and the running sums perturb every probability by a relative e; numerator and denominator make 2e / (1 - e).
+    ``weight_unit``: rounding of a probability before it meets v (fp16 on tensor cores); ``partial_unit``: of a stored
+    partial result.
+    """
+    unit = arithmetic.accumulate
+    exponent = gamma(head_dim + 2, unit) * attended.score_magnitude + 4 * unit * attended.score
+    relative = np.expm1(np.minimum(exponent, 1.0)) + 2 * EXP_ULPS * unit + gamma(2 * attended.keys + 4, unit)
+    relative = relative + weight_unit + partial_unit
+    if np.any(relative >= 0.5):
+        raise ValueError("scores are too large for this bound to say anything: use smaller inputs")
+    error = (2 * relative / (1 - relative))[..., None] * attended.spread
+    limit = _stored(error, attended.out, arithmetic)
+    return Tolerance(np.where(attended.keys[..., None] > 0, limit, 0.0), f"softmax forward error in {arithmetic.name}")
+
+
+def exact(value: F64) -> Tolerance:
+    """No difference at all."""
+    return Tolerance(np.zeros_like(value), "exact")
+
+
+def cast(tolerance: Tolerance, value: F64, unit: float, floor: float) -> Tolerance:
+    """One more rounding with ``unit`` (and subnormal ``floor``) of a bounded value, e.g. into an fp16 cache."""
+    limit = tolerance.limit + unit * (np.abs(value) + tolerance.limit) + floor
+    return Tolerance(limit, f"{tolerance.source}, then rounded with unit {unit:g}")

@@ -1,0 +1,87 @@
+"""The bounds hold for real fp32 arithmetic in several orders, and are not so wide that a lost term would pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from suites.oracles import attention, dense, judge, tolerance
+
+
+def test_gamma() -> None:
+    assert tolerance.gamma(4, 2.0**-24) == pytest.approx(4 * 2.0**-24, rel=1e-6)
+    with pytest.raises(ValueError, match="no correct digit"):
+        tolerance.gamma(2, 0.5)
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "lanes"])
+def test_dot_bound_holds_for_every_order(order: str) -> None:
+    rng = np.random.default_rng(1)
+    x, weight = rng.normal(size=(1, 576)).astype(np.float32), rng.normal(size=(40, 576)).astype(np.float32)
+    products = (x * weight).astype(np.float32)
+    if order == "lanes":
+        products = products.reshape(40, 36, 16).transpose(0, 2, 1).reshape(40, 576)
+    elif order == "backward":
+        products = products[:, ::-1]
+    total = np.zeros(40, dtype=np.float32)
+    for k in range(576):
+        total += products[:, k]
+    value = dense.linear(x.astype(float), weight.astype(float))
+    limit = tolerance.dot(value, dense.linear_magnitude(x.astype(float), weight.astype(float)), 576)
+    judge.assert_within(total[None].astype(float), value, limit, order)
+
+
+def test_dot_bound_sees_one_lost_term() -> None:
+    x = np.ones((1, 576))
+    limit = tolerance.dot(np.array([[576.0]]), dense.linear_magnitude(x, x), 576)
+    with pytest.raises(AssertionError, match=r"off by 1.000e\+00"):
+        judge.assert_within(np.array([[575.0]]), np.array([[576.0]]), limit, "lost term")
+
+
+def test_attention_bound_sees_one_extra_key_and_holds_for_fp32() -> None:
+    rng = np.random.default_rng(2)
+    q, k, v = (rng.normal(size=(1, 300, 1, 64)).astype(np.float32) for _ in range(3))
+    table, lens, start = np.array([[0]]), np.array([299]), np.array([0, 1])
+    expected = attention.paged_attention(
+        q[0, :1].astype(float), k.astype(float), v.astype(float), table, lens, start, scale=0.125
+    )
+    limit = tolerance.attention(expected, 64)
+    scores = (k[0, :299, 0] @ q[0, 0, 0]) * np.float32(0.125)
+    weights = np.exp(scores - scores.max())
+    single = (weights @ v[0, :299, 0]) / weights.sum()
+    judge.assert_within(single[None, None].astype(float), expected.out, limit, "fp32")
+    one_more = attention.paged_attention(
+        q[0, :1].astype(float), k.astype(float), v.astype(float), table, lens + 1, start, scale=0.125
+    )
+    with pytest.raises(AssertionError, match="out of bound"):
+        judge.assert_within(one_more.out, expected.out, limit, "extra key")
+
+
+def test_attention_bound_refuses_to_say_nothing() -> None:
+    huge = attention.Attended(*(np.full((1, 1, 1), 1.0) for _ in range(2)), *(np.full((1, 1), 1e9) for _ in range(3)))
+    with pytest.raises(ValueError, match="too large"):
+        tolerance.attention(huge, 64)
+
+
+def test_rotate_limit_is_exact_where_nothing_turns() -> None:
+    limit = tolerance.rotate(np.array([1.0, 2.0]), np.array([0.0, 2.0])).limit
+    assert limit[0] == 0
+    assert 0 < limit[1] < 1e-6
+
+
+def test_silu_lets_a_lost_sigmoid_be_zero_and_nothing_else() -> None:
+    gate_up = np.array([[-95.0, -5.0, 2.0, 2.0]])
+    value = dense.silu_mul(gate_up)
+    limit = tolerance.silu_mul(value, gate_up).limit
+    assert abs(value[0, 0]) <= limit[0, 0]
+    assert abs(value[0, 1]) > 1e4 * limit[0, 1]
+
+
+def test_fp16_storage_widens_to_half_an_ulp() -> None:
+    value = np.array([1.0])
+    assert tolerance.rms_norm(value, 16, tolerance.FP32_STORED_FP16).limit[0] == pytest.approx(2.0**-11, rel=0.01)
+
+
+def test_cast_adds_one_rounding() -> None:
+    out = tolerance.cast(tolerance.exact(np.array([2.0])), np.array([2.0]), 2.0**-11, 2.0**-25)
+    assert out.limit[0] == pytest.approx(2.0**-10, rel=1e-3)
