@@ -58,9 +58,9 @@ def test_attention_bound_sees_one_extra_key_and_holds_for_fp32() -> None:
 
 
 def test_attention_bound_refuses_to_say_nothing() -> None:
-    huge = attention.Attended(*(np.full((1, 1, 1), 1.0) for _ in range(2)), *(np.full((1, 1), 1e9) for _ in range(3)))
+    one, keys, huge = np.ones((1, 1, 1)), np.ones((1, 1)), np.full((1, 1), 1e9)
     with pytest.raises(ValueError, match="too large"):
-        tolerance.attention(huge, 64)
+        tolerance.attention(attention.Attended(one, one, huge, huge, keys), 64)
 
 
 def test_rotate_limit_is_exact_where_nothing_turns() -> None:
