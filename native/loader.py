@@ -1,0 +1,74 @@
+"""Finds and loads the native library, and refuses one whose ops are older than the caller needs."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+from pathlib import Path
+
+LIBRARY_VARIABLE = "SM70_NATIVE_LIBRARY"
+DEFAULT_LIBRARY = Path(__file__).resolve().parent.parent / "artifacts" / "native" / "libsm70.so"
+
+
+class NativeLibraryError(RuntimeError):
+    """The native library is missing, cannot be loaded, or is too old for the caller."""
+
+
+def library_path() -> Path:
+    """The file `library()` loads: SM70_NATIVE_LIBRARY if set, else artifacts/native/libsm70.so."""
+    asked = os.environ.get(LIBRARY_VARIABLE, "").strip()
+    return Path(asked).resolve() if asked else DEFAULT_LIBRARY
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The loaded library; one a process.
+
+    Raises:
+        NativeLibraryError: there is no library at `library_path()`, or the system refuses to load it.
+    """
+    path = library_path()
+    if not path.is_file():
+        where = f" ({LIBRARY_VARIABLE}={path})" if os.environ.get(LIBRARY_VARIABLE) else ""
+        raise NativeLibraryError(f"native library not built{where}: run python -m native.build")
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeLibraryError(f"cannot load {path}: {error}; rebuild: python -m native.build") from error
+    try:
+        lib.sm70_capability.argtypes = [ctypes.c_char_p]
+        lib.sm70_capability.restype = ctypes.c_int
+    except AttributeError:
+        raise NativeLibraryError(f"{path} is not the native library: it has no sm70_capability") from None
+    return lib
+
+
+def capability(op: str) -> int:
+    """Capability number of `op` in the loaded library; 0 when the library does not know the op."""
+    return int(library().sm70_capability(op.encode()))
+
+
+def require(op: str, number: int) -> ctypes.CDLL:
+    """The library, once it is known to carry `op` at capability `number` or newer.
+
+    Raises:
+        NativeLibraryError: the library's op is older, or absent.
+    """
+    lib = library()
+    found = capability(op)
+    if found < number:
+        seen = "does not have it" if found == 0 else f"has capability {found}"
+        raise NativeLibraryError(
+            f"native op {op} needs capability {number}, {library_path()} {seen}: rebuild: python -m native.build"
+        )
+    return lib
+
+
+def library_sha256() -> str:
+    """Hex SHA-256 of the file `library()` loads, for evidence records."""
+    path = library_path()
+    if not path.is_file():
+        raise NativeLibraryError("native library not built: run python -m native.build")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
