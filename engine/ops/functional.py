@@ -1,0 +1,166 @@
+"""The ops of the engine: one documented function each, native underneath, a plain twin in `engine.ops.reference`.
+
+Conventions of every op:
+
+- Activations are float32 on the CPU and float16 on CUDA. ``out=`` is optional; where given, it is written and returned.
+- A wrong dtype, shape, stride or alignment, an index out of range or a library that is too old raises ``ValueError`` or
+  ``RuntimeError`` with what was seen and what is allowed. Nothing falls back to another implementation.
+- On the CPU every result has the same bits whatever the number of threads, the vector width of the machine and the
+  number of rows in the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.ops.packed import PackedQ4_1, PackedQ8_0, pack_q4_1, pack_q8_0
+from native import ops as native_ops
+
+__all__ = [
+    "FULL_WINDOW",
+    "PackedQ4_1",
+    "PackedQ8_0",
+    "Weight",
+    "embedding",
+    "linear",
+    "pack_q4_1",
+    "pack_q8_0",
+    "paged_attention",
+    "rms_norm",
+    "rope_store_kv",
+    "silu_mul",
+]
+
+Weight = torch.Tensor | PackedQ4_1 | PackedQ8_0
+
+FULL_WINDOW = (-1, -1)
+
+
+def embedding(ids: torch.Tensor, weight: PackedQ8_0 | torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Look up rows of the embedding.
+
+    Args:
+        ids: int32 or int64 [T], each in 0..V-1.
+        weight: PackedQ8_0 or float32/float16 tensor [V, H].
+        out: float32 [T, H].
+
+    Returns:
+        float32 [T, H].
+    """
+    if isinstance(weight, PackedQ8_0):
+        return native_ops.bind_embedding_q8_0(ids, weight.data, weight.n, out)()
+    return native_ops.bind_embedding_dense(ids, weight, out)()
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight for each row.
+
+    Args:
+        x: [T, H], float32; rows may be strided, the last dimension is contiguous.
+        weight: float32 [H].
+        eps: positive, inside the square root.
+        out: like ``x``; may be ``x``.
+    """
+    return native_ops.bind_rms_norm(x, weight, eps, out)()
+
+
+def linear(
+    x: torch.Tensor, weight: Weight, *, residual: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x @ weight.T (+ residual).
+
+    Args:
+        x: float32 [M, K], rows may be strided.
+        weight: PackedQ4_1, PackedQ8_0, or a float32 tensor [N, K].
+        residual: float32 [M, N], added last; may be ``out``.
+        out: float32 [M, N].
+
+    Returns:
+        float32 [M, N]. A row's bits do not depend on M.
+    """
+    return bind_linear(x, weight, residual=residual, out=out)()
+
+
+def bind_linear(
+    x: torch.Tensor, weight: Weight, *, residual: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> native_ops.Call:
+    """`linear` bound to its buffers, for a runner that calls it every step."""
+    if isinstance(weight, PackedQ4_1):
+        return native_ops.bind_linear_q4_1(x, weight.data, weight.n, residual, out)
+    if isinstance(weight, PackedQ8_0):
+        return native_ops.bind_linear_q8_0(x, weight.data, weight.n, residual, out)
+    return native_ops.bind_linear_f32(x, weight, residual, out)
+
+
+def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """SwiGLU: silu(gate) * up.
+
+    Args:
+        gate_up: float32 [M, 2 I], gate in the first half of a row and up in the second.
+        out: float32 [M, I].
+    """
+    return native_ops.bind_silu_mul(gate_up, out)()
+
+
+def rope_store_kv(
+    qkv: torch.Tensor,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    *,
+    interleaved: bool,
+    q_out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Rotate queries and keys, and write keys and values into their cache slots.
+
+    Args:
+        qkv: float32 [T, (Hq + 2 Hkv) D]: query heads, key heads, value heads.
+        cos_sin: float32 [P, R / 2, 2]; R <= D dimensions of a head turn, the rest are copied.
+        positions: int32 [T], each in 0..P-1.
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], float32 or float16; strided views are fine, D is contiguous.
+        slot_mapping: int64 [T]; slot = block * block_size + offset, -1 (PAD) is not written.
+        interleaved: pairs are (2i, 2i + 1) when true, (i, i + R / 2) otherwise.
+        q_out: float32 [T, Hq, D].
+
+    Returns:
+        The rotated queries, float32 [T, Hq, D].
+    """
+    return native_ops.bind_rope_store_kv(
+        qkv, cos_sin, positions, k_cache, v_cache, slot_mapping, interleaved=interleaved, q_out=q_out
+    )()
+
+
+def paged_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    seq_lens: torch.Tensor,
+    query_start: torch.Tensor,
+    *,
+    scale: float,
+    causal: bool = True,
+    window: tuple[int, int] = FULL_WINDOW,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention over a paged cache: decode (one row a sequence), verification (K + 1 rows) and prefill alike.
+
+    The query rows of a sequence are its LAST positions: row i of q_len stands at seq_len - q_len + i. A row that sees
+    no key gives zeros. Nothing beyond ``seq_lens`` is read.
+
+    Args:
+        q: float32 [T, Hq, D].
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], float32 or float16; Hq is a multiple of Hkv.
+        block_table: int32 [B, max_blocks].
+        seq_lens: int32 [B], each >= its number of query rows.
+        query_start: int32 [B + 1], cumulative, from 0 to T.
+        scale: factor of the scores.
+        causal: a row sees keys up to its own position.
+        window: (left, right) keys seen beside the own position; -1 is no limit.
+        out: float32 [T, Hq, D].
+    """
+    return native_ops.bind_paged_attention(
+        q, k_cache, v_cache, block_table, seq_lens, query_start, scale=scale, causal=causal, window=window, out=out
+    )()
