@@ -25,7 +25,7 @@ class IllegalRecord(ValueError):
 
 
 class CaseStatus(StrEnum):
-    """How one case ended. ``CRASHED``: its process died while the case was open; ``NOT_RUN``: it never started."""
+    """How one case ended. ``CRASHED``: its process died while it was open; ``NOT_RUN``: collected, never started."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -34,6 +34,7 @@ class CaseStatus(StrEnum):
     XFAILED = "xfailed"
     CRASHED = "crashed"
     FLAKY = "flaky"
+    NOT_RUN = "not_run"
     UNKNOWN = "unknown"
 
     @property
@@ -120,6 +121,7 @@ class Samples:
     A latency is tied to the tokens it was measured on through ``control``, the ``TokenControl.name`` of the same
     node; ``token_sha256`` repeats that hash so that a baseline line stands alone. ``unfit`` lists what made the run
     unfit for timing (a profiler, a tracer, a debug build); a sample with a non-empty ``unfit`` is shown, never judged.
+    ``aa_spread`` is what two runs of one commit differed by when this baseline was accepted (``|ratio - 1|``).
     """
 
     node: str
@@ -131,6 +133,7 @@ class Samples:
     token_sha256: str = ""
     rounds: tuple[tuple[float, ...], ...] = ()
     unfit: tuple[str, ...] = ()
+    aa_spread: float | None = None
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -166,7 +169,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ScopeEvidence:
-    """All that one scope showed. ``argv`` is the exact command line of the pytest process that was run."""
+    """All that one scope showed. ``argv`` is the exact command line of the pytest process that was run.
+
+    ``problem`` says why the process as a whole is no clean run (died by a signal, collected nothing, timed out).
+    ``environment`` is given only where this scope's facts are not those of the whole ``Evidence`` (a baseline, a
+    carried or merged scope). ``notes`` are doubts that travel with the scope.
+    """
 
     scope: str
     origin: Origin = Origin()
@@ -177,6 +185,9 @@ class ScopeEvidence:
     metrics: tuple[Metric, ...] = ()
     samples: tuple[Samples, ...] = ()
     tokens: tuple[TokenControl, ...] = ()
+    problem: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.origin.kind is OriginKind.NOT_RUN and self.cases:
@@ -185,6 +196,20 @@ class ScopeEvidence:
         for sample in self.samples:
             if sample.node in status and not status[sample.node].green:
                 raise IllegalRecord(f"{sample.node} is {status[sample.node]} and yet has a timing ({sample.name})")
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeSummary:
+    """What ``harness run`` says at once about one scope: how many cases ended how, and what went wrong as a whole."""
+
+    scope: str
+    origin: Origin
+    exit_code: int | None
+    seconds: float | None
+    counts: dict[str, int]
+    failed: tuple[str, ...] = ()
+    problem: str = ""
+    fresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +233,10 @@ class Evidence:
     def scope(self, name: str) -> ScopeEvidence | None:
         """The scope called ``name``, or ``None``."""
         return next((scope for scope in self.scopes if scope.scope == name), None)
+
+    def environment_of(self, scope: ScopeEvidence) -> dict[str, str]:
+        """The facts that hold for ``scope``: its own where it has them, else those of the whole."""
+        return scope.environment or self.environment
 
 
 # ---- what a comparison says -----------------------------------------------------------------------------------------
@@ -237,13 +266,17 @@ class MetricOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One fact in which base and head differ, and whether that forbids comparing (``fatal``) times or everything."""
+    """One fact in which base and head differ, and whether that forbids comparing times (``fatal``).
+
+    A differing ``device_key`` forbids comparing anything. ``scope`` is empty where the fact holds for all scopes.
+    """
 
     key: str
     base: str
     head: str
     fatal: bool
     reason: str
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,13 +347,18 @@ class MetricRow:
 
 @dataclass(frozen=True, slots=True)
 class ScopeRow:
-    """One scope compared: how many cases each side has, and where head's results come from."""
+    """One scope compared: how many cases each side has, and where head's results come from.
+
+    ``None`` stands for a side that has no such scope. ``problem`` is head's (``ScopeEvidence.problem``).
+    """
 
     scope: str
     base_cases: int | None
     head_cases: int | None
     head_passed: int
     origin: Origin
+    problem: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +396,7 @@ class Policy:
     strict: bool = False
     margin_floor: float = 0.03
     level: float = 0.95
+    assume_comparable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

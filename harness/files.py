@@ -1,0 +1,77 @@
+"""Writing a file so that it is either whole or absent, and the one spelling of a digest."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.errors import file_error
+
+CHUNK = 1 << 20
+
+
+def utc_now() -> str:
+    """The time now as ``2026-01-31T12:00:00Z``."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def json_bytes(value: Any) -> bytes:
+    """``value`` as readable JSON with sorted keys; a NaN or infinity is refused, since JSON has none."""
+    return (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Write and fsync a file that must not exist yet."""
+    with writing(path), path.open("xb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace ``path`` by ``content``: at every moment a reader sees the old file or the new one, whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the path and the remedy when the block fails with an ``OSError`` (full disk, read-only folder)."""
+    try:
+        yield
+    except OSError as error:
+        raise file_error(error, path, "write") from error

@@ -1,0 +1,122 @@
+"""The folder of one run: its lock, its scopes, what is finished and what can be resumed. Standard library only.
+
+``artifacts/runs/<run-id>/run.json environment.json <scope>/{scope.json junit.xml records.jsonl log.txt}``; a scope
+that was run again keeps its earlier tries in ``<scope>/attempts/<n>/``. A scope folder without ``scope.json`` is
+unfinished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.errors import EvidenceError, UsageError, file_error
+from harness.files import json_bytes, utc_now, write_atomic, writing
+
+SCHEMA = 1
+SCOPE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+def new_run_id() -> str:
+    """A name that sorts by time and does not clash: ``20260131-120000-4f2a``."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+class RunDir:
+    """A run folder opened for writing (``open_run``); ``lock`` is held until this process and its child are gone."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self.lock = lock
+
+    def scope(self, name: str) -> Path:
+        """The folder of one scope."""
+        return self.path / name
+
+    def finished(self, name: str) -> bool:
+        """Whether the scope's last try ran to its end."""
+        record = read_scope_json(self.scope(name))
+        return record is not None and record["state"] in ("finished", "not_run")
+
+    def begin_attempt(self, name: str) -> tuple[Path, int]:
+        """Make the scope's folder empty, moving an earlier try to ``attempts/<n>``; gives folder and try number."""
+        folder = self.scope(name)
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+            earlier = [entry for entry in folder.iterdir() if entry.name != "attempts"]
+            number = len(list((folder / "attempts").iterdir())) if (folder / "attempts").is_dir() else 0
+            if earlier:
+                number += 1
+                kept = folder / "attempts" / str(number)
+                kept.mkdir(parents=True)
+                for entry in earlier:
+                    entry.rename(kept / entry.name)
+        return folder, number + 1
+
+
+@contextlib.contextmanager
+def open_run(path: Path) -> Iterator[RunDir]:
+    """Create or reopen a run folder, alone: a second harness on it is refused."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    with locked(path) as lock:
+        about = path / "run.json"
+        if not about.exists():
+            if any(entry.name != ".lock" for entry in path.iterdir()):
+                raise UsageError(
+                    f"{path} is not empty and has no run.json", "give a new folder, or one of an earlier run"
+                )
+            write_atomic(about, json_bytes({"schema": SCHEMA, "id": path.name, "created": utc_now()}))
+        yield RunDir(path, lock)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[int]:
+    """Hold the lock of a run folder; it falls when the last process that has it is gone, however that ended."""
+    try:
+        handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise file_error(error, path / ".lock", "open") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another harness, or a pytest it started, still works in {path}",
+                "wait for it (fuser .lock names it), or give another --run-dir",
+            ) from None
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; ``EvidenceError`` names the file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise file_error(error, path, "read") from error
+    except ValueError as error:
+        raise EvidenceError(f"{path}: not valid JSON: {error}", "the file was cut or edited") from error
+    if not isinstance(value, dict):
+        raise EvidenceError(f"{path}: a JSON object is expected, found {type(value).__name__}")
+    return value
+
+
+def read_scope_json(folder: Path) -> dict[str, Any] | None:
+    """``scope.json`` of a scope folder, or ``None`` where the scope is unfinished."""
+    path = folder / "scope.json"
+    if not path.exists():
+        return None
+    value = read_json(path)
+    if value.get("schema") != SCHEMA:
+        raise EvidenceError(f"{path}: schema {value.get('schema')!r}, this harness reads {SCHEMA}")
+    return value
