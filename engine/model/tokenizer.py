@@ -1,0 +1,147 @@
+"""Text to tokens and back, rebuilt from the metadata of a GGUF file.
+
+The model's vocabulary is a byte-level BPE: every token stands for bytes, and a character may need several tokens. Text
+that is streamed therefore goes through ``TextStream``, which holds bytes back until they are whole characters.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from engine.errors import InputError, ModelFileError
+
+# GGUF token types: 1 normal, 3 control, 4 user defined. Control tokens have no text of their own.
+_CONTROL = 3
+_USER_DEFINED = 4
+
+# The GPT-2 split behind a first split of the kind that the model was trained with, by `tokenizer.ggml.pre`.
+_FIRST_SPLITS: Mapping[str, Callable[[], list[Any]]] = {
+    "smollm": lambda: [pre_tokenizers.Digits(individual_digits=True)],
+    "gpt-2": list,
+}
+
+
+class ChatTokenizer:
+    """A byte-level BPE tokenizer with the model's chat template.
+
+    ``eos_token_ids`` end a reply by nature: the end of the assistant's turn, and the end of a text.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], source: str) -> None:
+        """Rebuild from GGUF metadata; ``source`` names the file in errors. Raises ``ModelFileError``."""
+        kind = _required(metadata, "tokenizer.ggml.model", source)
+        split = _required(metadata, "tokenizer.ggml.pre", source)
+        if kind != "gpt2" or split not in _FIRST_SPLITS:
+            raise ModelFileError(
+                f"{source}: tokenizer {kind!r} with pre-tokenizer {split!r}; "
+                f"allowed: 'gpt2' (byte-level BPE) with one of {sorted(_FIRST_SPLITS)}"
+            )
+        self._tokens: list[str] = _required(metadata, "tokenizer.ggml.tokens", source)
+        merges: list[str] = _required(metadata, "tokenizer.ggml.merges", source)
+        types: list[int] = _required(metadata, "tokenizer.ggml.token_type", source)
+        vocabulary = {token: token_id for token_id, token in enumerate(self._tokens)}
+        self._tokenizer = Tokenizer(models.BPE(vocabulary, [_pair(merge, source) for merge in merges]))
+        self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [*_FIRST_SPLITS[split](), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+        )
+        self._tokenizer.decoder = decoders.ByteLevel()
+        named = [token_id for token_id, type_number in enumerate(types) if type_number in (_CONTROL, _USER_DEFINED)]
+        self._tokenizer.add_special_tokens(
+            [AddedToken(self._tokens[token_id], special=types[token_id] == _CONTROL) for token_id in named]
+        )
+        self._control_ids = frozenset(token_id for token_id in named if types[token_id] == _CONTROL)
+        end_ids = (_required(metadata, "tokenizer.ggml.eos_token_id", source), vocabulary.get("<|endoftext|>"))
+        self.eos_token_ids = frozenset(token_id for token_id in end_ids if token_id is not None)
+        self._user_defined_ids = frozenset(named) - self._control_ids
+        self._special = {
+            f"{name}_token": self._tokens[metadata[f"tokenizer.ggml.{name}_token_id"]]
+            for name in ("bos", "eos")
+            if f"tokenizer.ggml.{name}_token_id" in metadata
+        }
+        self._template: str | None = metadata.get("tokenizer.chat_template")
+        self._source = source
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return len(self._tokens)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text``; the names of control tokens in it become those tokens, as the template needs."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of whole ``token_ids``; control tokens have none, bytes that are no UTF-8 become U+FFFD."""
+        stream = TextStream(self)
+        return stream.push(token_ids) + stream.finish()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that one token stands for; none for a control token. Raises ``InputError`` for an unknown id."""
+        if not 0 <= token_id < len(self._tokens):
+            raise InputError(f"token id {token_id}; allowed: 0 to {len(self._tokens) - 1}")
+        if token_id in self._control_ids:
+            return b""
+        if token_id in self._user_defined_ids:
+            return self._tokens[token_id].encode()
+        return bytes(_BYTE_OF_CHARACTER[character] for character in self._tokens[token_id])
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Render ``messages`` (role, content) with the model's chat template, up to the assistant's first word.
+
+        The template comes out of the model file, so it runs in jinja2's sandbox. Raises ``ModelFileError`` for a
+        model without a template or a template that fails.
+        """
+        from jinja2 import TemplateError  # a fifth of a second, for chat prompts alone
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        if self._template is None:
+            raise ModelFileError(f"{self._source}: the model has no chat template; give the prompt as it is (--raw)")
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        try:
+            template = environment.from_string(self._template)
+            return template.render(messages=list(messages), add_generation_prompt=True, **self._special)
+        except TemplateError as error:
+            raise ModelFileError(f"{self._source}: the chat template failed: {error}") from error
+
+
+class TextStream:
+    """Turns tokens into text as they come, never half a character."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_ids: Iterable[int]) -> str:
+        """The characters that ``token_ids`` complete."""
+        return self._decoder.decode(b"".join(map(self._tokenizer.token_bytes, token_ids)))
+
+    def finish(self) -> str:
+        """What is left when no token follows: U+FFFD for a character that stayed incomplete, else nothing."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _required(metadata: Mapping[str, Any], key: str, source: str) -> Any:
+    if key not in metadata:
+        raise ModelFileError(f"{source}: the metadata has no {key}; the engine cannot rebuild its tokenizer")
+    return metadata[key]
+
+
+def _pair(merge: str, source: str) -> tuple[str, str]:
+    left, space, right = merge.partition(" ")
+    if not (left and space and right):
+        raise ModelFileError(f"{source}: merge {merge!r} is no pair; the file is damaged")
+    return left, right
+
+
+def _byte_characters() -> dict[str, int]:
+    """The GPT-2 alphabet: each byte has a printable character of its own."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTE_OF_CHARACTER = _byte_characters()

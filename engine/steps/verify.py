@@ -1,0 +1,39 @@
+"""Verify: the target's law at every drafted position of every sequence, from one forward of K+1 rows each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from engine.model.runner import ModelRunner, SequenceRows
+from engine.request import SamplingParams
+from engine.state.sequence import SequenceState
+from engine.steps.laws import target_laws
+from engine.steps.records import Proposal, Verification
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VerifyItem:
+    """One sequence with what was drafted for it; K may differ from its neighbours', 0 is plain decode."""
+
+    sequence: SequenceState
+    params: SamplingParams
+    proposal: Proposal
+
+
+def verify(runner: ModelRunner, items: Sequence[VerifyItem]) -> list[Verification]:
+    """Run the anchor and the drafts of every sequence in one forward; reserves K+1 rows each, commits nothing."""
+    batch = [_rows(item) for item in items]
+    logits = torch.split(runner.forward(batch), [rows.num_logits for rows in batch])
+    return [
+        Verification(len(item.sequence.token_ids), target_laws(rows, item.params))
+        for item, rows in zip(items, logits, strict=True)
+    ]
+
+
+def _rows(item: VerifyItem) -> SequenceRows:
+    tokens = (item.sequence.token_ids[-1], *item.proposal.token_ids)
+    reservation = item.sequence.reserve(len(tokens))
+    return SequenceRows(tokens, reservation, item.sequence.block_table, num_logits=len(tokens))
