@@ -37,17 +37,19 @@ def library() -> ctypes.CDLL:
         lib = ctypes.CDLL(str(path))
     except OSError as error:
         raise NativeLibraryError(f"cannot load {path}: {error}; rebuild: python -m native.build") from error
-    try:
-        lib.sm70_capability.argtypes = [ctypes.c_char_p]
-        lib.sm70_capability.restype = ctypes.c_int
-    except AttributeError:
-        raise NativeLibraryError(f"{path} is not the native library: it has no sm70_capability") from None
+    if not hasattr(lib, "sm70_capability"):
+        raise NativeLibraryError(f"{path} is not the native library: it has no sm70_capability")
     return lib
 
 
 def capability(op: str) -> int:
     """Capability number of `op` in the loaded library; 0 when the library does not know the op."""
-    return int(library().sm70_capability(op.encode()))
+    return capability_of(library(), op)
+
+
+def capability_of(lib: ctypes.CDLL, op: str) -> int:
+    """Capability number of `op` in `lib`; 0 when it does not know the op."""
+    return int(lib.sm70_capability(ctypes.c_char_p(op.encode())))
 
 
 def require(op: str, number: int) -> ctypes.CDLL:

@@ -2,8 +2,8 @@
 // run time (libcuda.so.1) so that the library builds and loads where there is no GPU.
 //
 // To add a kernel
-//   1. native/cuda/<group>.cu: `extern "C" __global__ void __launch_bounds__(T) name(...)`. One image a file; helpers
-//      in device.cuh. T is required: occupancy is computed from it.
+//   1. native/cuda/<group>.cu: SM70_KERNEL((threads), name, parameters...) { ... }, see device.cuh. One image a file.
+//      The bound on threads is required: occupancy is computed from it.
 //   2. native/cuda/<group>_launch.cpp: one `static sm70::Kernel k("<group>", "name")` per kernel (third argument: the
 //      largest dynamic shared size it is ever launched with, in bytes), one static sm70::Capability("<op>_cuda", 1) and
 //      one exported function
@@ -88,6 +88,11 @@ class Kernel {
 };
 
 Kernel* first_kernel();
+
+// Streaming multiprocessors of a loaded device.
+int multiprocessors(int device);
+
+inline bool aligned(const void* pointer, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
 }  // namespace sm70
 

@@ -22,6 +22,7 @@ using CUfunction = void*;
 constexpr CUresult kSuccess = 0;
 constexpr int kAttributeMajor = 75;
 constexpr int kAttributeMinor = 76;
+constexpr int kAttributeMultiprocessors = 16;
 constexpr int kFunctionMaxDynamicShared = 8;
 constexpr int kFunctionSharedCarveout = 9;
 constexpr int kCarveoutMaxShared = 100;
@@ -50,6 +51,7 @@ struct Driver {
 struct Device {
   CUcontext context = nullptr;
   const char* image_kind = "";  // empty until loaded
+  int multiprocessors = 0;
 };
 
 Kernel* g_kernels = nullptr;
@@ -163,6 +165,8 @@ Kernel::Kernel(const char* image, const char* name, unsigned max_dynamic_shared)
 
 Kernel* first_kernel() { return g_kernels; }
 
+int multiprocessors(int device) { return device >= 0 && device < kMaxDevices ? g_devices[device].multiprocessors : 0; }
+
 int Kernel::launch_raw(Dim3 grid, Dim3 block, unsigned shared, Where where, Error& error, void** args) const {
   if (where.device < 0 || where.device >= kMaxDevices)
     return error.fail("device %d: allowed are 0 to %d", where.device, kMaxDevices - 1);
@@ -222,6 +226,7 @@ SM70_EXPORT int sm70_cuda_load(int device, char* err, int64_t err_len) {
   int minor = 0;
   g_driver.device_attribute(&major, kAttributeMajor, handle);
   g_driver.device_attribute(&minor, kAttributeMinor, handle);
+  g_driver.device_attribute(&state.multiprocessors, kAttributeMultiprocessors, handle);
   if (major < 7)
     return error.fail("device %d has compute capability %d.%d; allowed is 7.0 or newer", device, major, minor);
   if (state.context == nullptr) {

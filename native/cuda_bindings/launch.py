@@ -1,0 +1,98 @@
+"""From a typed call to a launch on the caller's stream: which library, which device, which stream, and its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from native import loader
+
+ERROR_BYTES = 1024
+
+_loaded_devices: set[int] = set()
+_emulation: ctypes.CDLL | None = None
+
+
+@contextlib.contextmanager
+def emulated(library: Path, order: int = 0) -> Iterator[None]:
+    """Inside, the CUDA ops take CPU tensors and run the emulation `library` (see `native.emulation.build`).
+
+    ``order``: how the threads of a block take turns between barriers; 0 ascending, 1 descending, more: a shuffle.
+    """
+    global _emulation
+    before = _emulation
+    _emulation = ctypes.CDLL(str(library))
+    _emulation.sm70_emulation_order(order)
+    try:
+        yield
+    finally:
+        _emulation = before
+
+
+def device_type() -> str:
+    """Where tensors of the CUDA ops must live: ``cuda``, or ``cpu`` inside `emulated`."""
+    return "cuda" if _emulation is None else "cpu"
+
+
+def load(device: int) -> str:
+    """Load every kernel on ``device``, once; returns which code runs there (cubin, PTX or emulation).
+
+    Takes seconds where the driver compiles PTX. Not to be called for the first time while a stream is capturing.
+
+    Raises:
+        RuntimeError: no driver, an older card, or an image the driver refuses.
+    """
+    library = _library()
+    if _emulation is None and device not in _loaded_devices:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(
+                f"kernels are not loaded on device {device}: call native.ops_cuda.load first, not in a capture"
+            )
+        message = ctypes.create_string_buffer(ERROR_BYTES)
+        if library.sm70_cuda_load(device, message, ctypes.c_int64(ERROR_BYTES)) != 0:
+            raise RuntimeError(message.value.decode())
+        _loaded_devices.add(device)
+    library.sm70_cuda_image_kind.restype = ctypes.c_char_p
+    kind = library.sm70_cuda_image_kind(device)
+    return str(kind.decode())
+
+
+def run(op: str, capability: int, device: torch.device, arguments: tuple[object, ...]) -> None:
+    """Call ``sm70_<op>_cuda(*arguments, device, stream, err, err_len)`` for tensors on ``device``.
+
+    ``arguments`` are ctypes values and tensors (passed by address; None is a null pointer).
+
+    Raises:
+        NativeLibraryError: the library has no such op, or an older one.
+        RuntimeError: the launcher or the driver refused; the message is theirs.
+    """
+    library = _library()
+    found = loader.capability_of(library, f"{op}_cuda")
+    if found < capability:
+        raise loader.NativeLibraryError(
+            f"native op {op}_cuda needs capability {capability}, the library has {found}: rebuild: python -m native.build"
+        )
+    index = (device.index or 0) if device.type == "cuda" else 0
+    stream = 0
+    if device.type == "cuda":
+        load(index)
+        stream = torch.cuda.current_stream(device).cuda_stream
+    message = ctypes.create_string_buffer(ERROR_BYTES)
+    tail = (ctypes.c_int(index), ctypes.c_void_p(stream), message, ctypes.c_int64(ERROR_BYTES))
+    function = getattr(library, f"sm70_{op}_cuda")
+    if function(*map(_native, arguments), *tail) != 0:
+        raise RuntimeError(f"{op}: {message.value.decode()}")
+
+
+def _library() -> ctypes.CDLL:
+    return loader.library() if _emulation is None else _emulation
+
+
+def _native(argument: object) -> object:
+    if isinstance(argument, torch.Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_void_p(None) if argument is None else argument
