@@ -16,6 +16,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
+from harness.comparability import JITTER
 from harness.files import json_bytes, sha256_file, write_atomic
 from harness.gitstate import git_facts
 from harness.gpus import Gpu, visible_gpus
@@ -58,6 +59,11 @@ VALUE_LIMIT = 400
 PACKAGES = ("torch", "numpy", "pytest", "pytest-xdist", "tokenizers", "gguf", "safetensors", "triton", "nvidia-ml-py")
 # Flags by which kernels choose a path; the full list of 100 names would only hide them.
 CPU_FLAGS = frozenset({"avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "asimd", "sve"})
+
+
+def same_machine_facts(one: dict[str, str], other: dict[str, str]) -> bool:
+    """Whether two environments agree in everything but jitter."""
+    return {k: v for k, v in one.items() if k not in JITTER} == {k: v for k, v in other.items() if k not in JITTER}
 
 
 def write_environment(path: Path, root: Path) -> dict[str, str]:

@@ -242,6 +242,21 @@ class Evidence:
 # ---- what a comparison says -----------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """A case known to fail, whose failure does not gate until ``expires`` (``YYYY-MM-DD``). It still runs."""
+
+    node: str
+    owner: str
+    reason: str
+    expires: str
+    ticket: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.node and self.owner and self.reason):
+            raise IllegalRecord(f"quarantine of {self.node or '?'}: node, owner and reason are all needed")
+
+
 class CaseOutcome(StrEnum):
     UNCHANGED = "UNCHANGED"
     FIXED = "FIXED"
@@ -363,7 +378,11 @@ class ScopeRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Base against head, every row, in the order comparability, outcome, timing, coverage."""
+    """Base against head, every row, in the order comparability, outcome, timing, coverage.
+
+    ``base`` is empty where there was nothing to compare with. ``alarms`` are what somebody has to look at although it
+    is no regression (a quarantined case that passes, a quarantine about to end).
+    """
 
     base: str
     head: str
@@ -374,6 +393,7 @@ class Comparison:
     cases: tuple[CaseRow, ...]
     metrics: tuple[MetricRow, ...]
     not_claimed: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
 
 
 # ---- what the gate makes of it --------------------------------------------------------------------------------------

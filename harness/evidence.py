@@ -1,0 +1,183 @@
+"""A scope's folder (in a run or in a bundle) -> ``ScopeEvidence``: records are the witness, JUnit XML the cross-check.
+
+Tries are folded in order: a case that failed and then passed is FLAKY. Samples of a case that is not green are left
+out, since they would be times of a failure; they stay in the records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.environment import same_machine_facts
+from harness.errors import EvidenceError
+from harness.junit import JUnitReport, pytest_address, read_junit
+from harness.model import (
+    CaseResult,
+    CaseStatus,
+    IllegalRecord,
+    Metric,
+    Origin,
+    OriginKind,
+    Samples,
+    ScopeEvidence,
+    TokenControl,
+)
+from harness.records import RecordSet, read_records, to_cases, to_metrics, to_samples, to_tokens
+from harness.rundir import read_json, read_scope_json
+
+_UNWELL = (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.CRASHED)
+
+
+@dataclass
+class Try:
+    """One pytest process of a scope, read."""
+
+    record: dict[str, Any]
+    cases: dict[str, CaseResult]
+    metrics: tuple[Metric, ...]
+    samples: tuple[Samples, ...]
+    tokens: tuple[TokenControl, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether it ran every case of the scope to the end, so that what it lacks is missing."""
+        return not self.record.get("partial") and self.record["state"] != "interrupted"
+
+
+def read_scope(folder: Path, common: dict[str, str]) -> ScopeEvidence:
+    """All that a scope's folder shows. ``common`` are the facts of the whole run. Raises ``EvidenceError``."""
+    record = read_scope_json(folder)
+    if record is None:
+        raise EvidenceError(
+            f"{folder}: scope.json is missing: this scope is unfinished",
+            f"finish it with: python -m harness run {folder.name} --resume --run-dir {folder.parent}",
+        )
+    try:
+        return _read(folder, record, common)
+    except IllegalRecord as error:
+        raise EvidenceError(f"{folder}: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise EvidenceError(f"{folder / 'scope.json'}: not as this harness writes it: {error!r}") from error
+
+
+def _read(folder: Path, record: dict[str, Any], common: dict[str, str]) -> ScopeEvidence:
+    scope = str(record["scope"])
+    origin = Origin(OriginKind(record["origin"]["kind"]), str(record["origin"]["detail"]))
+    environment = {str(key): str(value) for key, value in read_json(folder / "environment.json").items()}
+    own = {} if same_machine_facts(environment, common) else environment
+    if origin.kind is OriginKind.NOT_RUN:
+        return ScopeEvidence(scope, origin, environment=own)
+    tries = [read_try(path) for path in attempt_folders(folder)] + [read_try(folder)]
+    cases, last_try = fold_tries(tries)
+    green = {node for node, case in cases.items() if case.status.green}
+    problem = (
+        "" if record["state"] == "finished" and not record["problem"] else str(record["problem"] or record["state"])
+    )
+    return ScopeEvidence(
+        scope=scope,
+        origin=origin,
+        argv=tuple(record["argv"]),
+        exit_code=record["exit_code"],
+        seconds=record["seconds"],
+        cases=tuple(cases.values()),
+        metrics=tuple(metric for entry in tries for metric in entry.metrics if last_try.get(metric.node) is entry),
+        samples=tuple(s for entry in tries for s in entry.samples if last_try.get(s.node) is entry and s.node in green),
+        tokens=tuple(control for entry in tries for control in entry.tokens if last_try.get(control.node) is entry),
+        problem=problem,
+        environment=own,
+        notes=_notes(tries, cases, green),
+    )
+
+
+def attempt_folders(folder: Path) -> list[Path]:
+    """The earlier tries of a scope, oldest first."""
+    kept = folder / "attempts"
+    return sorted(kept.iterdir(), key=lambda path: int(path.name)) if kept.is_dir() else []
+
+
+def read_try(folder: Path) -> Try:
+    """One try. A killed one may lack ``scope.json`` and its XML; what it wrote still counts as history."""
+    record = read_scope_json(folder) or {
+        "state": "interrupted",
+        "exit_code": None,
+        "problem": "killed",
+        "seconds": None,
+    }
+    if not (folder / "records.jsonl").exists() and record["state"] in ("not_run", "interrupted"):
+        return Try(record, {}, (), (), (), ())
+    records = read_records(folder / "records.jsonl")
+    cases = {case.node: case for case in to_cases(records)}
+    if record["state"] == "interrupted":
+        cases = {node: case for node, case in cases.items() if case.status is not CaseStatus.CRASHED}
+    notes = [f"line {records.cut} of the records is cut: the process died while writing it"] if records.cut else []
+    notes += cross_check(folder, record, records, cases)
+    samples = to_samples(records, str(folder / "records.jsonl"))
+    return Try(record, cases, to_metrics(records), samples, to_tokens(records), tuple(notes))
+
+
+def cross_check(folder: Path, record: dict[str, Any], records: RecordSet, cases: dict[str, CaseResult]) -> list[str]:
+    """Hold pytest's own XML against the records; they must tell the same story. Gives doubts, raises on a lie."""
+    clean_end = record["exit_code"] in (0, 1)
+    path = folder / "junit.xml"
+    if not path.exists():
+        if clean_end:
+            raise EvidenceError(f"{path}: missing, though pytest ended with exit code {record['exit_code']}")
+        return ["junit.xml was never written (the process died): results are those of the records"]
+    try:
+        report = read_junit(path)
+    except EvidenceError:
+        if clean_end:
+            raise
+        return ["junit.xml is cut (the process died): results are those of the records"]
+    if clean_end:
+        _agree(path, report, cases)
+    return []
+
+
+def _agree(path: Path, report: JUnitReport, cases: dict[str, CaseResult]) -> None:
+    stated: dict[tuple[str, str], CaseStatus] = {(case.classname, case.name): case.status for case in report.cases}
+    ran = {pytest_address(node): case for node, case in cases.items() if case.status is not CaseStatus.NOT_RUN}
+    for address, case in ran.items():
+        found = stated.pop(address, None)
+        if "::" not in case.node or (found is None and case.status is CaseStatus.CRASHED):
+            continue
+        if found is None:
+            raise EvidenceError(f"{path}: {case.node} is in the records ({case.status}) and not in the XML")
+        if (found in _UNWELL) != (case.status in _UNWELL) and CaseStatus.FLAKY not in (found, case.status):
+            raise EvidenceError(f"{path}: {case.node} is {found} in the XML and {case.status} in the records")
+    unknown = [address for address, status in stated.items() if address[0] and status is not CaseStatus.ERROR]
+    if unknown:
+        raise EvidenceError(f"{path}: {'::'.join(unknown[0])} is in the XML and not in the records")
+
+
+def fold_tries(tries: list[Try]) -> tuple[dict[str, CaseResult], dict[str, Try]]:
+    """The last word on every case, and the try it comes from."""
+    cases: dict[str, CaseResult] = {}
+    source: dict[str, Try] = {}
+    failed_in: dict[str, int] = {}
+    for number, entry in enumerate(tries, 1):
+        if entry.whole:  # a case that the whole try no longer has is gone
+            cases, source = {}, {}
+        for node, case in entry.cases.items():
+            if case.status is CaseStatus.NOT_RUN and (node in cases or not entry.whole):
+                continue
+            if case.status in _UNWELL:
+                failed_in.setdefault(node, number)
+            if case.status is CaseStatus.PASSED and node in failed_in:
+                reason = f"failed at try {failed_in[node]}, passed at try {number}"
+                case = dataclasses.replace(case, status=CaseStatus.FLAKY, reason=reason)
+            cases[node], source[node] = case, entry
+    return cases, source
+
+
+def _notes(tries: list[Try], cases: dict[str, CaseResult], green: set[str]) -> tuple[str, ...]:
+    notes = [note for entry in tries for note in entry.notes]
+    if len(tries) > 1:
+        notes.append(f"{len(tries)} tries are kept; the last one of each case counts")
+    lost = {sample.node for entry in tries for sample in entry.samples if sample.node in cases} - green
+    notes += [f"{node}: its times are left out, it is {cases[node].status}" for node in sorted(lost)]
+    return tuple(dict.fromkeys(notes))

@@ -1,0 +1,179 @@
+"""From what was found to an exit code and its reasons. Pure: the code follows from the reasons, nothing is counted.
+
+Order of gravity: evidence that cannot be trusted (3), a regression (1), nothing comparable (4), undecided (5, only
+under ``--strict``). Statements that change no code come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.model import (
+    CaseOutcome,
+    CaseRow,
+    CaseStatus,
+    Comparison,
+    ExitCode,
+    GateDecision,
+    MetricOutcome,
+    MetricRow,
+    OriginKind,
+    Policy,
+    ScopeSummary,
+)
+
+NAMED = 3
+_GRAVITY = (
+    ExitCode.INTERRUPTED,
+    ExitCode.EVIDENCE_BROKEN,
+    ExitCode.REGRESSION,
+    ExitCode.NOTHING_COMPARABLE,
+    ExitCode.UNDECIDED,
+    ExitCode.OK,
+)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One sentence and the exit code that it asks for."""
+
+    code: ExitCode
+    text: str
+
+
+def decide(comparison: Comparison, policy: Policy) -> GateDecision:
+    """The verdict on a comparison."""
+    reasons = [
+        *_scope_reasons(comparison),
+        *_case_reasons(comparison.cases),
+        *_metric_reasons(comparison.metrics),
+        *_comparability_reasons(comparison),
+        *_doubts(comparison, policy),
+        *_statements(comparison),
+    ]
+    return conclude(reasons)
+
+
+def decide_run(summaries: Sequence[ScopeSummary]) -> GateDecision:
+    """The verdict of ``harness run`` itself, before anything is compared."""
+    reasons = []
+    for summary in summaries:
+        count = sum(summary.counts.values())
+        if summary.problem:
+            code = ExitCode.REGRESSION if count else ExitCode.EVIDENCE_BROKEN
+            reasons.append(Reason(code, f"scope {summary.scope}: {summary.problem}"))
+        bad = [f"{summary.counts[kind]} {kind}" for kind in ("failed", "error", "crashed") if summary.counts.get(kind)]
+        if bad:
+            reasons.append(Reason(ExitCode.REGRESSION, f"scope {summary.scope}: {', '.join(bad)}"))
+        elif summary.exit_code == 1 and not summary.problem:
+            reasons.append(
+                Reason(ExitCode.REGRESSION, f"scope {summary.scope}: pytest reports a failure outside any case")
+            )
+        if summary.origin.kind is OriginKind.NOT_RUN:
+            reasons.append(Reason(ExitCode.OK, f"scope {summary.scope} was not run: {summary.origin.detail}"))
+    return conclude(reasons)
+
+
+def conclude(reasons: Iterable[Reason]) -> GateDecision:
+    """The gravest reason gives the code; all are kept, gravest first."""
+    ordered = sorted(reasons, key=lambda reason: _GRAVITY.index(reason.code))
+    code = ordered[0].code if ordered else ExitCode.OK
+    return GateDecision(code, tuple(reason.text for reason in ordered))
+
+
+def _scope_reasons(comparison: Comparison) -> Iterable[Reason]:
+    for row in comparison.scopes:
+        if row.problem:
+            code = ExitCode.REGRESSION if row.head_cases else ExitCode.EVIDENCE_BROKEN
+            yield Reason(code, f"scope {row.scope}: {row.problem}")
+        elif row.origin.kind is not OriginKind.NOT_RUN and not row.head_cases:
+            yield Reason(ExitCode.EVIDENCE_BROKEN, f"scope {row.scope}: no case ran")
+
+
+def _case_reasons(rows: Sequence[CaseRow]) -> Iterable[Reason]:
+    def some(matches: Callable[[CaseRow], bool], text: str) -> Iterable[Reason]:
+        nodes = [row.node for row in rows if matches(row)]
+        if nodes:
+            yield Reason(ExitCode.REGRESSION, _counted(text, nodes))
+
+    yield from some(lambda row: row.outcome is CaseOutcome.BROKEN and row.base is not None, "{n} broken")
+    yield from some(lambda row: row.outcome is CaseOutcome.BROKEN and row.base is None, "{n} new and not passing")
+    yield from some(lambda row: row.outcome is CaseOutcome.MISSING, "{n} missing")
+    yield from some(_newly_skipped, "{n} skipped that passed at base")
+    yield from some(
+        lambda row: row.outcome is CaseOutcome.FLAKY and row.base is not CaseStatus.FLAKY,
+        "{n} flaky: failed, then passed",
+    )
+
+
+def _newly_skipped(row: CaseRow) -> bool:
+    """A skip is never a pass; a case that the caller deselected was not asked for."""
+    passed = row.base is not None and row.base.green
+    return row.outcome is CaseOutcome.SKIPPED and passed and row.head is CaseStatus.SKIPPED
+
+
+def _metric_reasons(rows: Sequence[MetricRow]) -> Iterable[Reason]:
+    for outcome, text in (
+        (MetricOutcome.WORSE, "{n} worse"),
+        (MetricOutcome.CHANGED, "{n} changed"),
+        (MetricOutcome.MISSING, "{n} no longer stated"),
+    ):
+        names = [f"{row.node} {row.name}" for row in rows if row.outcome is outcome]
+        if names:
+            yield Reason(ExitCode.REGRESSION, _counted(text, names, "number"))
+
+
+def _comparability_reasons(comparison: Comparison) -> Iterable[Reason]:
+    for row in comparison.scopes:
+        if row.origin.kind is OriginKind.NOT_RUN and row.origin.detail != "not part of this run":
+            yield Reason(ExitCode.NOTHING_COMPARABLE, f"scope {row.scope} was not run: {row.origin.detail}")
+    strangers = [row for row in comparison.differences if row.fatal and row.key == "device_key"]
+    for row in strangers:
+        scope = f"scope {row.scope}: " if row.scope else ""
+        yield Reason(
+            ExitCode.NOTHING_COMPARABLE,
+            f"{scope}nothing is comparable: {row.key} is {row.base} at base, {row.head} at head",
+        )
+    if comparison.base and not any(row.base_cases is not None for row in comparison.scopes):
+        yield Reason(ExitCode.NOTHING_COMPARABLE, f"nothing is comparable: {comparison.base} has no scope at all")
+
+
+def _doubts(comparison: Comparison, policy: Policy) -> Iterable[Reason]:
+    undecided = [f"{row.node} {row.name}" for row in comparison.metrics if row.outcome is MetricOutcome.UNDECIDED]
+    if undecided:
+        yield Reason(
+            ExitCode.UNDECIDED if policy.strict else ExitCode.OK, _counted("{n} undecided", undecided, "number")
+        )
+
+
+def _statements(comparison: Comparison) -> Iterable[Reason]:
+    def say(text: str) -> Reason:
+        return Reason(ExitCode.OK, text)
+
+    if not comparison.base:
+        yield say("there was nothing to compare with: only head's own results were judged")
+    else:
+        for scope in comparison.scopes:
+            if scope.base_cases is None and scope.head_cases is not None:
+                yield say(f"scope {scope.scope} is NEW: {comparison.base} does not have it")
+            elif scope.head_cases is None and scope.origin.detail == "not part of this run":
+                yield say(f"scope {scope.scope} is not part of this run")
+    deselected = [
+        row.node for row in comparison.cases if row.outcome is CaseOutcome.SKIPPED and row.head is CaseStatus.NOT_RUN
+    ]
+    if deselected:
+        yield say(_counted("{n} deselected on the command line: this run is partial", deselected))
+    apart = [row for row in comparison.metrics if row.outcome is MetricOutcome.INCOMPARABLE]
+    if apart:
+        yield say(_counted("{n} incomparable", [f"{row.node} {row.name}" for row in apart], "number"))
+    quarantined = [row.node for row in comparison.cases if row.outcome is CaseOutcome.QUARANTINED]
+    if quarantined:
+        yield say(_counted("{n} in quarantine", quarantined))
+    yield from (say(alarm) for alarm in comparison.alarms)
+
+
+def _counted(text: str, names: Sequence[str], noun: str = "case") -> str:
+    count = f"{len(names)} {noun}{'s' if len(names) != 1 else ''}"
+    shown = "; ".join(names[:NAMED]) + (f"; and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    return f"{text.format(n=count)}: {shown}"

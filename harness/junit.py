@@ -1,0 +1,318 @@
+"""A tolerant reader of JUnit XML, whoever wrote it, behind a strict door.
+
+DOCTYPE, entities, huge files and bottomless nesting are refused. Everything else that real writers get wrong is read
+for what it is worth: what cannot be known is unknown and never zero, and nothing that is not green becomes green.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.etree.ElementTree import Element, ParseError
+
+from defusedxml import DefusedXmlException
+from defusedxml.ElementTree import iterparse
+
+from harness.errors import EvidenceError, file_error
+from harness.model import CaseStatus
+from harness.units import parse_duration
+
+SIZE_LIMIT = 256 << 20
+DEPTH_LIMIT = 64
+REASON_LIMIT = 2000
+REPLACEMENT = "\ufffd"
+REPLACEMENT = "\ufffd"
+
+_OUTCOMES = {
+    "failure": CaseStatus.FAILED,
+    "error": CaseStatus.ERROR,
+    "skipped": CaseStatus.SKIPPED,
+    "rerunFailure": CaseStatus.FAILED,
+    "rerunError": CaseStatus.ERROR,
+    "flakyFailure": CaseStatus.FLAKY,
+    "flakyError": CaseStatus.FLAKY,
+}
+_SILENT = frozenset({"properties", "property", "system-out", "system-err", "attachments"})
+_GREEN_WORDS = frozenset({"", "run", "passed", "pass", "success", "successful", "ok", "completed"})
+_STATUS_WORDS = {
+    **dict.fromkeys(("fail", "failed", "failure", "ko"), CaseStatus.FAILED),
+    **dict.fromkeys(("error", "errored", "broken", "timeout", "crashed"), CaseStatus.ERROR),
+    **dict.fromkeys(
+        ("skipped", "skip", "disabled", "notrun", "not_run", "ignored", "suppressed", "pending", "todo"),
+        CaseStatus.SKIPPED,
+    ),
+}
+# Worst first: of several outcomes of one case the first of these counts.
+_WORST = (
+    CaseStatus.ERROR,
+    CaseStatus.FAILED,
+    CaseStatus.UNKNOWN,
+    CaseStatus.FLAKY,
+    CaseStatus.SKIPPED,
+    CaseStatus.XFAILED,
+    CaseStatus.PASSED,
+)
+_ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+_REFERENCE = re.compile(r"&#(x[0-9a-fA-F]{1,8}|[0-9]{1,10});")
+_DECLARATION = re.compile(r"\A\s*<\?xml[^>]*\?>")
+_ENCODING = re.compile(rb"""\A\s*<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]{1,40})["']""")
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_ENCODINGS = frozenset({"utf-8", "ascii", "iso8859-1", "iso8859-15", "cp1252", "utf-16"})
+
+
+@dataclass(frozen=True, slots=True)
+class JUnitCase:
+    """One case, all its appearances folded. ``seconds`` is that of the last one; ``listed`` counts them."""
+
+    suite: tuple[str, ...]
+    classname: str
+    name: str
+    status: CaseStatus
+    seconds: float | None = None
+    reason: str = ""
+    listed: int = 1
+
+    @property
+    def node(self) -> str:
+        """A stable id made of what the file says: suites, class and name, none said twice."""
+        parts = list(self.suite)
+        if self.classname and (not parts or parts[-1] != self.classname):
+            parts.append(self.classname)
+        return "::".join([*parts, self.name])
+
+
+@dataclass
+class JUnitReport:
+    """All cases of a file, and every doubt about it."""
+
+    cases: list[JUnitCase] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+
+
+def read_junit(path: Path) -> JUnitReport:
+    """Read a file. Raises ``EvidenceError`` where it is no JUnit XML, cut, or refused."""
+    try:
+        size = path.stat().st_size
+        if size > SIZE_LIMIT:
+            raise EvidenceError(f"{path}: {size} bytes; JUnit files up to {SIZE_LIMIT} are read")
+        return parse_junit(path.read_bytes(), str(path))
+    except OSError as error:
+        raise file_error(error, path, "read") from error
+
+
+def parse_junit(content: bytes, name: str) -> JUnitReport:
+    """Read the bytes of a file called ``name``."""
+    report = JUnitReport()
+    text = _decoded(content, name, report)
+    if not text.strip():
+        raise EvidenceError(f"{name}: the file is empty", "the writer died before it wrote anything")
+    raw = _Collector(report)
+    try:
+        for event, element in iterparse(io.BytesIO(text.encode()), events=("start", "end"), forbid_dtd=True):
+            if event == "start":
+                raw.start(element, name)
+            else:
+                raw.end(element)
+    except DefusedXmlException as error:
+        raise EvidenceError(f"{name}: a DOCTYPE or entity is refused ({error})", "JUnit XML needs neither") from error
+    except ParseError as error:
+        raise EvidenceError(f"{name}: not well-formed XML: {error}", "the file was cut or is something else") from error
+    report.cases = fold(raw.cases)
+    return report
+
+
+def _decoded(content: bytes, name: str, report: JUnitReport) -> str:
+    """The file as text without its declaration and without characters that XML forbids (pytest ids hold some)."""
+    encoding = next((codec for bom, codec in _BOMS if content.startswith(bom)), "")
+    if not encoding:
+        declared = _ENCODING.match(content[:200])
+        try:
+            encoding = codecs.lookup(declared[1].decode()).name if declared else "utf-8"
+        except LookupError:
+            encoding = declared[1].decode() if declared else "utf-8"
+        if encoding not in _ENCODINGS:
+            raise EvidenceError(
+                f"{name}: encoding {encoding!r} is not read", f"known are {', '.join(sorted(_ENCODINGS))}"
+            )
+        if content[:4].count(0) == 2:
+            encoding = "utf-16-le" if content[1] == 0 else "utf-16-be"
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        report.doubts.append(f"{name}: bytes that are no {encoding} were replaced ({error.reason} at {error.start})")
+        text = content.decode(encoding, "replace")
+    text = _DECLARATION.sub("", text.removeprefix("\ufeff"), count=1)
+    text = _ILLEGAL.sub(REPLACEMENT, text)
+    return _REFERENCE.sub(_legal_reference, text)
+
+
+def _legal_reference(match: re.Match[str]) -> str:
+    number = int(match[1][1:], 16) if match[1].startswith("x") else int(match[1])
+    if number > 0x10FFFF or _ILLEGAL.match(chr(number)):
+        return REPLACEMENT
+    return match[0]
+
+
+class _Collector:
+    """Takes parse events; keeps only the open suites, so that memory does not grow with the file's text."""
+
+    def __init__(self, report: JUnitReport) -> None:
+        self.report = report
+        self.cases: list[JUnitCase] = []
+        self.path: list[_Suite] = []
+        self.depth = 0
+        self.in_case = 0
+
+    def start(self, element: Element, name: str) -> None:
+        self.depth += 1
+        tag = _tag(element)
+        if self.depth > DEPTH_LIMIT:
+            raise EvidenceError(f"{name}: elements nest deeper than {DEPTH_LIMIT}")
+        if self.depth == 1 and tag not in ("testsuites", "testsuite"):
+            raise EvidenceError(f"{name}: the root element is <{tag}>; JUnit XML has <testsuites> or <testsuite>")
+        if tag == "testcase":
+            self.in_case += 1
+        elif tag in ("testsuite", "testsuites") and not self.in_case:
+            # Names of the root are tool names ("pytest tests", "jest tests"), not part of what a case is called.
+            self.path.append(_Suite(element.get("name", "").strip() if tag == "testsuite" else "", element))
+
+    def end(self, element: Element) -> None:
+        self.depth -= 1
+        tag = _tag(element)
+        if tag == "testcase":
+            self.in_case -= 1
+            if not self.in_case:
+                self._case(element)
+                element.clear()
+        elif self.in_case:
+            return
+        elif tag in ("testsuite", "testsuites"):
+            self._suite_end(self.path.pop())
+            element.clear()
+        elif tag in ("error", "failure") and self.path:  # outside any case: the suite itself broke
+            suite = self.path[-1]
+            suite.bad += 1
+            self.cases.append(self._suite_case(_OUTCOMES[tag], f"suite-level {tag}: {_words(element)}"))
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(suite.name for suite in self.path if suite.name)
+
+    def _case(self, element: Element) -> None:
+        suite = self.path[-1]
+        suite.seen += 1
+        name = element.get("name", "").strip() or f"unnamed case {suite.seen}"
+        statuses = list(_statuses(element))
+        status = next(worst for worst in _WORST if worst in [found for found, _ in statuses])
+        reason = next(why for found, why in statuses if found is status)
+        suite.bad += status in (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.UNKNOWN, CaseStatus.FLAKY)
+        seconds = parse_duration(element.get("time") or element.get("duration"))
+        classname = element.get("classname", "").strip()
+        self.cases.append(JUnitCase(self._names(), classname, name, status, seconds, reason[:REASON_LIMIT]))
+
+    def _suite_end(self, suite: _Suite) -> None:
+        """A header is never believed, but where it speaks of failures that are not listed, something is hidden."""
+        stated = suite.stated("failures") + suite.stated("errors")
+        if self.path:  # an outer suite's counts include those of the inner ones
+            self.path[-1].seen += suite.seen
+            self.path[-1].bad += suite.bad
+        self.path.append(suite)
+        label = "::".join(self._names()) or "the file"
+        if stated > 0 and suite.bad == 0:
+            self.cases.append(
+                self._suite_case(CaseStatus.UNKNOWN, f"the header states {stated} failures, none is listed")
+            )
+            if len(self.path) > 1:
+                self.path[-2].bad += 1
+        elif suite.stated("tests") > 0 and suite.seen == 0:
+            self.cases.append(
+                self._suite_case(CaseStatus.UNKNOWN, f"the header states {suite.stated('tests')} cases, none is listed")
+            )
+        elif suite.tests_stated() and suite.stated("tests") != suite.seen:
+            self.report.doubts.append(
+                f"{label}: the header states {suite.stated('tests')} cases, {suite.seen} are listed"
+            )
+        self.path.pop()
+
+    def _suite_case(self, status: CaseStatus, reason: str) -> JUnitCase:
+        return JUnitCase(self._names(), "", "(suite)", status, None, reason[:REASON_LIMIT])
+
+
+class _Suite:
+    def __init__(self, name: str, element: Element) -> None:
+        self.name = name
+        self.seen = 0
+        self.bad = 0
+        self._attributes = dict(element.attrib)
+
+    def tests_stated(self) -> bool:
+        return "tests" in self._attributes
+
+    def stated(self, count: str) -> int:
+        text = self._attributes.get(count, "").strip()
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+
+
+def _statuses(case: Element) -> Iterator[tuple[CaseStatus, str]]:
+    """Every outcome a case claims, by child elements and by its status attributes; at least one."""
+    children = {_tag(child): child for child in case}
+    for tag, child in ((_tag(child), child) for child in case):
+        if tag == "skipped" and "xfail" in child.get("type", ""):
+            yield CaseStatus.XFAILED, _words(child)
+        elif tag in _OUTCOMES:
+            yield _OUTCOMES[tag], _words(child)
+        elif tag not in _SILENT:
+            yield CaseStatus.UNKNOWN, f"it holds an element <{tag}> of unknown meaning"
+    for attribute in ("status", "result"):
+        word = case.get(attribute, "").strip().lower()
+        if word in _STATUS_WORDS:
+            yield _STATUS_WORDS[word], f"{attribute}={word}"
+        elif word not in _GREEN_WORDS:
+            yield CaseStatus.UNKNOWN, f"{attribute}={word!r} is of unknown meaning"
+    if not any(tag in _OUTCOMES for tag in children):
+        yield CaseStatus.PASSED, ""
+
+
+def _words(element: Element) -> str:
+    """Message, else the first line of text, else the type: never empty, so that a skip has its reason."""
+    text = (element.text or "").strip()
+    first = text.splitlines()[0] if text else ""
+    return element.get("message", "").strip() or first or element.get("type", "").strip() or "no reason given"
+
+
+def _tag(element: Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+def fold(cases: list[JUnitCase]) -> list[JUnitCase]:
+    """One case an id: several appearances are tries in file order. Passing after a failure is flaky, never green."""
+    table: dict[tuple[tuple[str, ...], str, str], list[JUnitCase]] = {}
+    for case in cases:
+        table.setdefault((case.suite, case.classname, case.name), []).append(case)
+    return [_folded(tries) for tries in table.values()]
+
+
+def _folded(tries: list[JUnitCase]) -> JUnitCase:
+    last = tries[-1]
+    if len(tries) == 1:
+        return last
+    earlier = [case.status for case in tries[:-1] if case.status not in (CaseStatus.PASSED, CaseStatus.SKIPPED)]
+    if last.status is CaseStatus.PASSED and earlier:
+        status, reason = CaseStatus.FLAKY, f"listed {len(tries)} times, once as {earlier[0]}"
+    else:
+        found = {case.status for case in tries}
+        status = next(worst for worst in _WORST if worst in found)
+        reason = next(case.reason for case in tries if case.status is status)
+    return JUnitCase(last.suite, last.classname, last.name, status, last.seconds, reason, len(tries))
+
+
+def pytest_address(node: str) -> tuple[str, str]:
+    """The (classname, name) under which pytest's own XML lists a node id."""
+    path, bracket, parameters = node.partition("[")
+    names = path.split("::")
+    names[0] = names[0].replace("/", ".").removesuffix(".py")
+    names[-1] += bracket + parameters
+    return ".".join(names[:-1]), names[-1]

@@ -1,0 +1,316 @@
+"""``records.jsonl`` <-> words of the harness. Every error names the file and the line.
+
+A line is one JSON object with ``schema`` and ``kind``. A schema this harness does not know is refused, not guessed at.
+The last line may be cut when the process died while writing it; a cut line anywhere else is damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from harness.errors import EvidenceError, file_error
+from harness.model import Assume, Better, CaseResult, CaseStatus, IllegalRecord, Metric, Samples, TokenControl
+
+SCHEMA = 1
+LINE_LIMIT = 256 << 20
+FILE_LIMIT = 1 << 30
+DESELECTED = "deselected on the command line"
+_Value = TypeVar("_Value")
+
+
+class Line(msgspec.Struct, tag_field="kind", kw_only=True, forbid_unknown_fields=True):
+    schema: int
+
+
+class ScopeStart(Line, tag="scope_start"):
+    worker: str
+    pid: int
+    pytest: str
+
+
+class ScopeEnd(Line, tag="scope_end"):
+    worker: str
+    exit_code: int
+
+
+class Collected(Line, tag="collected"):
+    nodes: tuple[str, ...]
+
+
+class Deselected(Line, tag="deselected"):
+    nodes: tuple[str, ...]
+
+
+class CollectError(Line, tag="collect_error"):
+    node: str
+    reason: str
+
+
+class CaseStart(Line, tag="case_start"):
+    node: str
+    group: str
+
+
+class CaseEnd(Line, tag="case_end"):
+    node: str
+    outcome: Literal["passed", "failed", "error", "skipped", "xfailed", "interrupted"]
+    phases: dict[str, str]
+    seconds: float | None
+    reason: str
+    reruns: int
+
+
+class MetricLine(Line, tag="metric"):
+    node: str
+    name: str
+    value: float
+    unit: str
+    better: Better
+    assume: Assume
+
+
+class SamplesLine(Line, tag="samples"):
+    node: str
+    name: str
+    values: tuple[float, ...]
+    unit: str
+    better: Better
+    control: str
+    rounds: tuple[tuple[float, ...], ...]
+    unfit: tuple[str, ...]
+
+
+class TokensLine(Line, tag="tokens"):
+    node: str
+    name: str
+    sha256: str
+    prompt_sha256: tuple[str, ...]
+    finish: tuple[str, ...]
+    tokens: int
+    rounds: int
+    acceptance_histogram: tuple[int, ...]
+
+
+class UnfitLine(Line, tag="unfit"):
+    node: str
+    reason: str
+
+
+class GroupLine(Line, tag="group"):
+    node: str
+    name: str
+
+
+AnyLine = (
+    ScopeStart
+    | ScopeEnd
+    | Collected
+    | Deselected
+    | CollectError
+    | CaseStart
+    | CaseEnd
+    | MetricLine
+    | SamplesLine
+    | TokensLine
+    | UnfitLine
+    | GroupLine
+)
+_decoder = msgspec.json.Decoder(AnyLine)
+
+
+@dataclass
+class RecordSet:
+    """All lines of one try of one scope, sorted out. ``cut`` is the number of a cut last line, else 0."""
+
+    collected: dict[str, None] = field(default_factory=dict)
+    deselected: dict[str, None] = field(default_factory=dict)
+    collect_errors: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, str] = field(default_factory=dict)
+    open: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, list[CaseEnd]] = field(default_factory=dict)
+    metrics: dict[tuple[str, str], MetricLine] = field(default_factory=dict)
+    samples: dict[tuple[str, str], SamplesLine] = field(default_factory=dict)
+    tokens: dict[tuple[str, str], TokensLine] = field(default_factory=dict)
+    unfit: dict[str, list[str]] = field(default_factory=dict)
+    finished: bool = False
+    cut: int = 0
+
+
+def read_records(path: Path) -> RecordSet:
+    """Read one file. Raises ``EvidenceError`` naming file and line."""
+    try:
+        size = path.stat().st_size
+        if size > FILE_LIMIT:
+            raise EvidenceError(f"{path}: {size} bytes, more than the {FILE_LIMIT} a scope may write")
+        content = path.read_bytes()
+    except OSError as error:
+        raise file_error(error, path, "read") from error
+    return parse_records(content, str(path))
+
+
+def parse_records(content: bytes, name: str) -> RecordSet:
+    """Sort out the lines of a records file called ``name``."""
+    records = RecordSet()
+    for number, line in _lines(content, name, records):
+        _take(records, line, f"{name}, line {number}")
+    return records
+
+
+def _lines(content: bytes, name: str, records: RecordSet) -> Iterator[tuple[int, AnyLine]]:
+    pieces = content.split(b"\n")
+    last = len(pieces)
+    for number, piece in enumerate(pieces, 1):
+        if not piece:
+            if number != last:
+                raise EvidenceError(f"{name}, line {number}: an empty line")
+            return
+        if len(piece) > LINE_LIMIT:
+            raise EvidenceError(
+                f"{name}, line {number}: {len(piece)} bytes, more than the {LINE_LIMIT} a line may have"
+            )
+        try:
+            line = _decoder.decode(piece)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            if number == last:  # no newline behind it: the writer died here
+                records.cut = number
+                return
+            raise EvidenceError(f"{name}, line {number}: {error}", "the file was cut or edited") from error
+        if line.schema != SCHEMA:
+            raise EvidenceError(
+                f"{name}, line {number}: schema {line.schema}, this harness reads {SCHEMA}",
+                "use the harness that wrote it",
+            )
+        yield number, line
+
+
+def _take(records: RecordSet, line: AnyLine, where: str) -> None:
+    match line:
+        case ScopeStart():
+            pass
+        case ScopeEnd():
+            records.finished = True
+        case Collected():
+            records.collected.update(dict.fromkeys(line.nodes))
+        case Deselected():
+            records.deselected.update(dict.fromkeys(line.nodes))
+        case CollectError():
+            records.collect_errors.setdefault(line.node, line.reason)
+        case CaseStart():
+            records.open[line.node] = records.open.get(line.node, 0) + 1
+            if line.group:
+                records.groups[line.node] = line.group
+        case CaseEnd():
+            if not records.open.get(line.node):
+                raise EvidenceError(f"{where}: {line.node} ended without having started")
+            records.open[line.node] -= 1
+            records.ended.setdefault(line.node, []).append(line)
+        case MetricLine():
+            _once(records.metrics, (line.node, line.name), line, where)
+        case SamplesLine():
+            _once(records.samples, (line.node, line.name), line, where)
+        case TokensLine():
+            _once(records.tokens, (line.node, line.name), line, where)
+        case UnfitLine():
+            records.unfit.setdefault(line.node, []).append(line.reason)
+        case GroupLine():
+            records.groups[line.node] = line.name
+
+
+def _once(table: dict[tuple[str, str], _Value], key: tuple[str, str], value: _Value, where: str) -> None:
+    if key in table:
+        raise EvidenceError(f"{where}: {key[0]} states {key[1]!r} twice")
+    table[key] = value
+
+
+# ---- lines -> words -------------------------------------------------------------------------------------------------
+
+
+def to_cases(records: RecordSet) -> tuple[CaseResult, ...]:
+    """One result a case: what ended, what was open when the process died, what was collected and never started."""
+    known = (records.collected, records.ended, records.open, records.collect_errors, records.deselected)
+    known = (records.collected, records.ended, records.open, records.collect_errors, records.deselected)
+    nodes = dict.fromkeys(node for table in known for node in table)
+    return tuple(_case(records, node) for node in nodes)
+
+
+def _case(records: RecordSet, node: str) -> CaseResult:
+    group = records.groups.get(node, "")
+    if records.open.get(node):
+        return CaseResult(node, CaseStatus.CRASHED, None, "the process died while this case was open", group)
+    ends = [end for end in records.ended.get(node, ()) if end.outcome != "interrupted"]
+    if ends:
+        last = ends[-1]
+        status, reason = CaseStatus(last.outcome), last.reason
+        failed_before = any(end.outcome in ("failed", "error") for end in ends[:-1]) or last.reruns > 0
+        if status is CaseStatus.PASSED and failed_before:
+            status, reason = CaseStatus.FLAKY, f"passed only at try {len(ends) + last.reruns}"
+        return CaseResult(node, status, last.seconds, reason, group)
+    if node in records.collect_errors:
+        return CaseResult(
+            node, CaseStatus.ERROR, None, f"could not be collected: {records.collect_errors[node]}", group
+        )
+    if node in records.deselected:
+        return CaseResult(node, CaseStatus.NOT_RUN, None, DESELECTED, group)
+    return CaseResult(node, CaseStatus.NOT_RUN, None, "collected, never run: the process ended before", group)
+
+
+def to_metrics(records: RecordSet) -> tuple[Metric, ...]:
+    return tuple(
+        Metric(line.node, line.name, line.value, line.unit, line.better, line.assume)
+        for line in records.metrics.values()
+    )
+
+
+def to_tokens(records: RecordSet) -> tuple[TokenControl, ...]:
+    return tuple(
+        TokenControl(
+            line.node,
+            line.name,
+            line.sha256,
+            line.prompt_sha256,
+            line.finish,
+            line.tokens,
+            line.tokens / line.rounds if line.rounds else 0.0,
+            line.acceptance_histogram,
+        )
+        for line in records.tokens.values()
+    )
+
+
+def to_samples(records: RecordSet, name: str) -> tuple[Samples, ...]:
+    """All samples, each with what made its case or the whole process unfit, tied to its token hash."""
+    return tuple(_samples(records, line, name) for line in records.samples.values())
+
+
+def _samples(records: RecordSet, line: SamplesLine, name: str) -> Samples:
+    unfit = [*records.unfit.get("", ()), *records.unfit.get(line.node, ()), *line.unfit]
+    control = records.tokens.get((line.node, line.control))
+    if line.control and control is None:
+        raise EvidenceError(f"{name}: {line.node} {line.name}: there is no tokens record {line.control!r} of that case")
+    try:
+        return Samples(
+            line.node,
+            line.name,
+            line.values,
+            line.unit,
+            line.better,
+            line.control,
+            control.sha256 if control else "",
+            line.rounds,
+            tuple(dict.fromkeys(unfit)),
+        )
+    except IllegalRecord as error:
+        raise EvidenceError(f"{name}: {error}") from error
+
+
+# ---- words -> lines (foreign results, selftest) ---------------------------------------------------------------------
+
+
+def encode_lines(lines: Iterable[AnyLine]) -> bytes:
+    """Lines as the bytes of a records file."""
+    return b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
