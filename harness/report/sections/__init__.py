@@ -1,0 +1,1 @@
+"""One module a section of the report: records in, a ``Section`` out."""
