@@ -1,0 +1,2 @@
+#define SM70_SAMPLING_BLOCKS kSamplingAvx2
+#include "cpu/sampling_blocks_impl.h"
