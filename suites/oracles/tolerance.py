@@ -64,6 +64,19 @@ def dot(value: F64, magnitude: F64, terms: int, arithmetic: Arithmetic = FP32, e
     return Tolerance(limit, f"gamma({terms} + {extra}) * sum|a||b| in {arithmetic.name}")
 
 
+def fixed_point(tolerance: Tolerance, x: F64, weight: F64, *, group: int = 32, bits: int = 15) -> Tolerance:
+    """Widen ``tolerance`` of ``x [M, K] @ weight [N, K].T`` for activations held in fixed point.
+
+    Every ``group`` inputs share a power-of-two step that leaves ``bits`` bits for the largest of them, so each input is
+    off by at most half a step: 2**-bits of the largest magnitude of its group (of 2**-112 in a smaller group).
+    """
+    largest = np.abs(x).reshape(x.shape[0], -1, group).max(axis=-1)
+    half_step = np.maximum(largest, 2.0**-112) * 2.0**-bits  # [M, K / group]
+    held = np.abs(weight).reshape(weight.shape[0], -1, group).sum(axis=-1)  # [N, K / group]
+    limit = tolerance.limit + half_step @ held.T
+    return Tolerance(limit, f"{tolerance.source} + inputs in {bits} bits of the largest of {group}")
+
+
 def rms_norm(value: F64, width: int, arithmetic: Arithmetic = FP32) -> Tolerance:
     """Squares do not cancel and the root halves their relative error; 8u for 1/n, eps, a 2-ulp root and products."""
     relative = gamma(width + 3, arithmetic.accumulate) / 2 + 8 * arithmetic.accumulate

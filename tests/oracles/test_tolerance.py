@@ -38,6 +38,19 @@ def test_dot_bound_sees_one_lost_term() -> None:
         judge.assert_within(np.array([[575.0]]), np.array([[576.0]]), limit, "lost term")
 
 
+def test_fixed_point_allows_half_a_step_of_each_input_and_no_more() -> None:
+    """Largest input 1.5 of a group: step 2**-14, so 0.7 may become 0.7 +- 2**-15 (the bound says 1.5 * 2**-15)."""
+    x = np.full((1, 64), 0.7)
+    x[0, 0], x[0, 32] = 1.5, 0.75
+    weight = np.ones((1, 64))
+    value = dense.linear(x, weight)
+    limit = tolerance.fixed_point(tolerance.exact(value), x, weight)
+    assert limit.limit[0, 0] == pytest.approx(32 * (1.5 + 0.75) * 2.0**-15)
+    held = np.concatenate([np.rint(x[0, :32] * 2**14) / 2**14, np.rint(x[0, 32:] * 2**15) / 2**15])
+    judge.assert_within(dense.linear(held[None], weight), value, limit, "fixed point")
+    assert float(tolerance.fixed_point(tolerance.exact(value), 0 * x, weight).limit[0, 0]) < 1e-30
+
+
 def test_attention_bound_sees_one_extra_key_and_holds_for_fp32() -> None:
     rng = np.random.default_rng(2)
     q, k, v = (rng.normal(size=(1, 300, 1, 64)).astype(np.float32) for _ in range(3))
