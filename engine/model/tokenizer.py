@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.errors import InputError, ModelFileError
 
+T = TypeVar("T")
+
 # GGUF token types: 1 normal, 3 control, 4 user defined. Control tokens have no text of their own.
 _CONTROL = 3
 _USER_DEFINED = 4
+
+# Ends a text where ``eos`` ends a turn; a model may emit either.
+_END_OF_TEXT = "<|endoftext|>"
 
 # The GPT-2 split behind a first split of the kind that the model was trained with, by `tokenizer.ggml.pre`.
 _FIRST_SPLITS: Mapping[str, Callable[[], list[Any]]] = {
@@ -33,18 +39,20 @@ class ChatTokenizer:
 
     def __init__(self, metadata: Mapping[str, Any], source: str) -> None:
         """Rebuild from GGUF metadata; ``source`` names the file in errors. Raises ``ModelFileError``."""
-        kind = _required(metadata, "tokenizer.ggml.model", source)
-        split = _required(metadata, "tokenizer.ggml.pre", source)
+        read = _Metadata(metadata, source)
+        kind, split = read.one("tokenizer.ggml.model", str), read.one("tokenizer.ggml.pre", str)
         if kind != "gpt2" or split not in _FIRST_SPLITS:
             raise ModelFileError(
                 f"{source}: tokenizer {kind!r} with pre-tokenizer {split!r}; "
                 f"allowed: 'gpt2' (byte-level BPE) with one of {sorted(_FIRST_SPLITS)}"
             )
-        self._tokens: list[str] = _required(metadata, "tokenizer.ggml.tokens", source)
-        merges: list[str] = _required(metadata, "tokenizer.ggml.merges", source)
-        types: list[int] = _required(metadata, "tokenizer.ggml.token_type", source)
+        self._tokens = read.many("tokenizer.ggml.tokens", str)
+        merges = read.many("tokenizer.ggml.merges", str)
+        types = read.many("tokenizer.ggml.token_type", int)
+        if len(types) != len(self._tokens):
+            raise ModelFileError(f"{source}: {len(types)} token types for {len(self._tokens)} tokens")
         vocabulary = {token: token_id for token_id, token in enumerate(self._tokens)}
-        self._tokenizer = Tokenizer(models.BPE(vocabulary, [_pair(merge, source) for merge in merges]))
+        self._tokenizer = Tokenizer(models.BPE(vocabulary, [_pair(merge, vocabulary, source) for merge in merges]))
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [*_FIRST_SPLITS[split](), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
         )
@@ -54,15 +62,13 @@ class ChatTokenizer:
             [AddedToken(self._tokens[token_id], special=types[token_id] == _CONTROL) for token_id in named]
         )
         self._control_ids = frozenset(token_id for token_id in named if types[token_id] == _CONTROL)
-        end_ids = (_required(metadata, "tokenizer.ggml.eos_token_id", source), vocabulary.get("<|endoftext|>"))
-        self.eos_token_ids = frozenset(token_id for token_id in end_ids if token_id is not None)
         self._user_defined_ids = frozenset(named) - self._control_ids
-        self._special = {
-            f"{name}_token": self._tokens[metadata[f"tokenizer.ggml.{name}_token_id"]]
-            for name in ("bos", "eos")
-            if f"tokenizer.ggml.{name}_token_id" in metadata
-        }
-        self._template: str | None = metadata.get("tokenizer.chat_template")
+        eos = read.one("tokenizer.ggml.eos_token_id", int)
+        if not 0 <= eos < len(self._tokens):
+            raise ModelFileError(f"{source}: eos_token_id is {eos}; the vocabulary has {len(self._tokens)} tokens")
+        self.eos_token_ids = frozenset({eos, vocabulary.get(_END_OF_TEXT, eos)})
+        self._eos_token = self._tokens[eos]
+        self._template = metadata.get("tokenizer.chat_template")
         self._source = source
 
     @property
@@ -71,7 +77,11 @@ class ChatTokenizer:
         return len(self._tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text``; the names of control tokens in it become those tokens, as the template needs."""
+        """Token ids of ``text``; the names of control tokens in it become those tokens, as the template needs.
+
+        A byte that the vocabulary has no token for is left out, as the model's own tokenizer does. SmolLM2 lacks a few
+        control characters and the first bytes of planes that Unicode has not assigned.
+        """
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -103,7 +113,7 @@ class ChatTokenizer:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         try:
             template = environment.from_string(self._template)
-            return template.render(messages=list(messages), add_generation_prompt=True, **self._special)
+            return template.render(messages=list(messages), add_generation_prompt=True, eos_token=self._eos_token)
         except TemplateError as error:
             raise ModelFileError(f"{self._source}: the chat template failed: {error}") from error
 
@@ -124,16 +134,30 @@ class TextStream:
         return self._decoder.decode(b"", final=True)
 
 
-def _required(metadata: Mapping[str, Any], key: str, source: str) -> Any:
-    if key not in metadata:
-        raise ModelFileError(f"{source}: the metadata has no {key}; the engine cannot rebuild its tokenizer")
-    return metadata[key]
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """Reads what a tokenizer cannot do without."""
+
+    values: Mapping[str, Any]
+    source: str
+
+    def one(self, key: str, kind: type[T]) -> T:
+        value = self.values.get(key)
+        if not isinstance(value, kind):
+            raise ModelFileError(f"{self.source}: {key} is {value!r}; a tokenizer needs a {kind.__name__} there")
+        return value
+
+    def many(self, key: str, kind: type[T]) -> list[T]:
+        values = self.one(key, list)
+        if not all(isinstance(value, kind) for value in values):
+            raise ModelFileError(f"{self.source}: {key} does not hold {kind.__name__} throughout; the file is damaged")
+        return values
 
 
-def _pair(merge: str, source: str) -> tuple[str, str]:
-    left, space, right = merge.partition(" ")
-    if not (left and space and right):
-        raise ModelFileError(f"{source}: merge {merge!r} is no pair; the file is damaged")
+def _pair(merge: str, vocabulary: Mapping[str, int], source: str) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if not (left in vocabulary and right in vocabulary and left + right in vocabulary):
+        raise ModelFileError(f"{source}: merge {merge!r} does not join two tokens into a third; the file is damaged")
     return left, right
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import util
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -46,26 +45,29 @@ def llama_config(file: GgufFile) -> LlamaConfig:
     architecture = file.metadata.get("general.architecture")
     if architecture != "llama":
         raise ModelFileError(f"{file.path}: architecture {architecture!r}; allowed in a GGUF file: 'llama'")
-    heads = _number(file, "llama.attention.head_count")
-    hidden = _number(file, "llama.embedding_length")
+    heads = _size(file, "llama.attention.head_count")
+    hidden = _size(file, "llama.embedding_length")
     scaling = file.metadata.get("llama.rope.scaling.type", "none")
     if scaling != "none":
         raise ModelFileError(f"{file.path}: RoPE scaling {scaling!r}; allowed: 'none'")
-    head_dim = file.metadata.get("llama.attention.key_length", hidden // heads)
-    rotary = file.metadata.get("llama.rope.dimension_count", head_dim)
+    head_dim = _size(file, "llama.attention.key_length", hidden // heads)
+    rotary = _size(file, "llama.rope.dimension_count", head_dim)
+    kv_heads = _size(file, "llama.attention.head_count_kv", heads)
+    if heads % kv_heads:
+        raise ModelFileError(f"{file.path}: {heads} query heads over {kv_heads} KV heads; allowed: whole groups")
     if rotary != head_dim:
         raise ModelFileError(f"{file.path}: RoPE turns {rotary} of {head_dim} dimensions; allowed: all of them")
     return LlamaConfig(
-        vocab_size=len(file.metadata.get("tokenizer.ggml.tokens", ())) or _number(file, "llama.vocab_size"),
-        context_length=_number(file, "llama.context_length"),
+        vocab_size=_size(file, "llama.vocab_size"),
+        context_length=_size(file, "llama.context_length"),
         hidden_size=hidden,
-        intermediate_size=_number(file, "llama.feed_forward_length"),
-        num_layers=_number(file, "llama.block_count"),
+        intermediate_size=_size(file, "llama.feed_forward_length"),
+        num_layers=_size(file, "llama.block_count"),
         num_heads=heads,
-        num_kv_heads=file.metadata.get("llama.attention.head_count_kv", heads),
+        num_kv_heads=kv_heads,
         head_dim=head_dim,
-        rope_theta=file.metadata.get("llama.rope.freq_base", 10000.0),
-        rms_eps=_number(file, "llama.attention.layer_norm_rms_epsilon"),
+        rope_theta=_real(file, "llama.rope.freq_base", 10000.0),
+        rms_eps=_real(file, "llama.attention.layer_norm_rms_epsilon"),
         rope_interleaved=True,
     )
 
@@ -158,8 +160,15 @@ class _Tensors:
         return _PACKERS[kind](torch.from_numpy(np.concatenate([tensor.blocks() for tensor in tensors])))
 
 
-def _number(file: GgufFile, key: str) -> Any:
-    value = file.metadata.get(key)
-    if not isinstance(value, int | float) or value <= 0:
+def _size(file: GgufFile, key: str, default: int | None = None) -> int:
+    value = file.metadata.get(key, default)
+    if type(value) is not int or value < 1:
+        raise ModelFileError(f"{file.path}: {key} is {value!r}; a Llama model needs a whole number above 0 there")
+    return value
+
+
+def _real(file: GgufFile, key: str, default: float | None = None) -> float:
+    value = file.metadata.get(key, default)
+    if type(value) is not float or not 0 < value < float("inf"):
         raise ModelFileError(f"{file.path}: {key} is {value!r}; a Llama model needs a number above 0 there")
     return value

@@ -58,7 +58,7 @@ class TokenLaw:
             raise ValueError("the token ids of a law must ascend, each once")
         # Rounding of n terms that sum to 1, each within half an ulp; the factor 4 leaves room for the division.
         if not (self.probs >= 0).all() or not abs(self.probs.sum() - 1) <= 4 * len(self.probs) * np.finfo(float).eps:
-            raise ValueError(f"the probs of a law sum to {self.probs.sum()!r}; allowed: none below 0, together 1")
+            raise ValueError(f"the probs of a law sum to {self.probs.sum()}; allowed: none below 0, together 1")
 
     @classmethod
     def point(cls, token_id: int) -> TokenLaw:

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config import EngineConfig, read_environment
+from engine.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"draft": "magic"}, "draft is 'magic'; allowed: none, lookup"),
+        ({"draft_tokens": 0}, "draft-tokens is 0; allowed: 1 to 31"),
+        ({"draft_tokens": 32}, "draft-tokens is 32; allowed: 1 to 31"),
+        ({"lookup_min": 13}, "lookup-min is 13; allowed: 1 to 12"),
+        ({"threads": -1}, "threads is -1; allowed: 0 to 256"),
+        ({"kv_cache_dtype": "fp8"}, "kv-cache-dtype is 'fp8'; allowed: float32, float16"),
+        ({"max_model_len": 1}, "max-model-len is 1; allowed: 2 or more"),
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        EngineConfig(**wrong)
+
+
+def test_a_round_reserves_one_row_more_than_it_drafts() -> None:
+    assert EngineConfig().verify_width == 1
+    assert EngineConfig(draft="lookup", draft_tokens=7).verify_width == 8
+
+
+def test_environment() -> None:
+    defaults = read_environment({"SM70_MODEL": "/models/x.gguf", "SM70_THREADS": "3"})
+    assert (defaults.model, defaults.threads) == (Path("/models/x.gguf"), 3)
+    assert read_environment({}).model is None
+    with pytest.raises(InputError, match="SM70_THREADS is 'many'; allowed: a whole number"):
+        read_environment({"SM70_THREADS": "many"})
