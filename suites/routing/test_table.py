@@ -77,14 +77,12 @@ PREFILL: Lattice = {
     "causal": (False, True),
     "capturing": (False, True),
     "out_of_memory": ((), (Workspace.GATHER,), (Workspace.GQA, Workspace.SPLIT_KV), (Workspace.BRIDGE,)),
-    "exact_dense": (False, True),
 }
 GATE: Lattice = {
     "platform": ((Platform.CUDA, (7, 0)), (Platform.CUDA, (7, 5)), (Platform.CUDA, None), (Platform.CPU, None)),
     "backend": (False, True),
     "allow_fallback": (False, True),
     "draft": (False, True),
-    "attention": (Attention.DECODER, Attention.ENCODER),
     "alibi": (False, True),
     "kv_dtype": ("auto", "int8"),
     "paged": (False, True),
