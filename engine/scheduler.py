@@ -83,8 +83,10 @@ class Scheduler(Generic[RunT]):
         """The first in the queue comes in when its whole history and a round fit beside everybody's next round."""
         while self._waiting and len(self._running) < self._max_sequences:
             sequence = self._waiting[0].sequence
+            sequence.adopt_prefix()
             wanted = sequence.blocks_missing(sequence.num_to_prefill + self._verify_width)
             if wanted + self._promised_blocks() > self._pool.num_free:
+                sequence.release()
                 return
             self._running.append(self._waiting.popleft())
 

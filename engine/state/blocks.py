@@ -1,12 +1,14 @@
 """The pool of KV blocks: whole numbers only, no tensors.
 
 A block holds ``block_size`` token slots of every layer. Block 0 is the null block: it is never handed out, so that a
-block table padded with zeros points at no request's data.
+block table padded with zeros points at no request's data. A block may have several owners (a shared prefix); one that
+is marked to be kept stays readable after its last owner left, until its room is needed.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
 
 NULL_BLOCK = 0
 
@@ -16,7 +18,7 @@ class BlockPoolExhausted(RuntimeError):
 
 
 class BlockPool:
-    """Hands out blocks and takes them back. A block is either free or owned by exactly one sequence."""
+    """Hands out blocks and takes them back. Each block is free, idle (kept, without an owner) or owned."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         if num_blocks < 2:
@@ -25,14 +27,17 @@ class BlockPool:
             raise ValueError(f"block_size is {block_size}; allowed: 1 or more")
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.on_evict: Callable[[int], None] = _nothing
         # Lowest ids first, last returned first out: memory that was never touched stays unmapped.
         self._free: deque[int] = deque(range(NULL_BLOCK + 1, num_blocks))
-        self._owned: set[int] = set()
+        self._owners: dict[int, int] = {}
+        self._kept: set[int] = set()
+        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
 
     @property
     def num_free(self) -> int:
-        """Blocks that ``allocate`` can hand out now."""
-        return len(self._free)
+        """Blocks that ``allocate`` can hand out now; the idle ones count."""
+        return len(self._free) + len(self._idle)
 
     @property
     def capacity_tokens(self) -> int:
@@ -44,19 +49,57 @@ class BlockPool:
         return -(-num_tokens // self.block_size)
 
     def allocate(self, count: int) -> list[int]:
-        """``count`` free blocks, all or none. Raises ``BlockPoolExhausted``."""
-        if count > len(self._free):
+        """``count`` blocks with one owner each, all or none. Idle blocks go last, and ``on_evict`` hears of each.
+
+        Raises ``BlockPoolExhausted``.
+        """
+        if count > self.num_free:
             raise BlockPoolExhausted(
-                f"{count} blocks of {self.block_size} slots asked for, {len(self._free)} of {self.num_blocks - 1} free"
+                f"{count} blocks of {self.block_size} slots asked for, {self.num_free} of {self.num_blocks - 1} free"
             )
-        blocks = [self._free.popleft() for _ in range(count)]
-        self._owned.update(blocks)
+        blocks = [self._free.popleft() if self._free else self._evict() for _ in range(count)]
+        self._owners.update(dict.fromkeys(blocks, 1))
         return blocks
 
-    def free(self, blocks: list[int]) -> None:
-        """Take ``blocks`` back. Raises ``ValueError`` for one that is not out (a double free), before any is taken."""
-        strange = [block for block in blocks if block not in self._owned]
+    def share(self, blocks: Sequence[int]) -> None:
+        """Add an owner to blocks that are owned or idle. Raises ``ValueError`` for others, before any is changed."""
+        strange = [block for block in blocks if block not in self._owners and block not in self._idle]
+        if strange:
+            raise ValueError(f"blocks {strange} hold nothing; allowed: blocks that are owned or kept")
+        for block in blocks:
+            self._idle.pop(block, None)
+            self._owners[block] = self._owners.get(block, 0) + 1
+
+    def keep(self, block: int) -> None:
+        """Leave an owned block readable when its last owner goes."""
+        if block not in self._owners:
+            raise ValueError(f"block {block} has no owner; allowed: blocks that are owned")
+        self._kept.add(block)
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Take one owner off each block. Raises ``ValueError`` for one that has none, before any is changed."""
+        strange = [block for block in blocks if block not in self._owners]
         if strange or len(set(blocks)) != len(blocks):
-            raise ValueError(f"blocks {strange or blocks} are not out; allowed: blocks that allocate gave, once each")
-        self._owned.difference_update(blocks)
-        self._free.extendleft(reversed(blocks))
+            raise ValueError(f"blocks {strange or blocks} are not out; allowed: blocks that have an owner, once each")
+        # From the end: the first block of a text is the one that another text is most likely to share.
+        for block in reversed(blocks):
+            self._owners[block] -= 1
+            if not self._owners[block]:
+                del self._owners[block]
+                self._retire(block)
+
+    def _retire(self, block: int) -> None:
+        if block in self._kept:
+            self._idle[block] = None
+        else:
+            self._free.appendleft(block)
+
+    def _evict(self) -> int:
+        block, _ = self._idle.popitem(last=False)
+        self._kept.remove(block)
+        self.on_evict(block)
+        return block
+
+
+def _nothing(block: int) -> None:
+    """Nobody keeps blocks, so nobody needs to hear of an eviction."""

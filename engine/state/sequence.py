@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.state.blocks import BlockPool
+from engine.state.prefix import ROOT, PrefixIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,22 @@ class SequenceState:
 
     ``token_ids`` is the prompt and everything emitted. ``num_computed`` of them are in the cache; while decoding, all
     but the last one, the anchor, are. Between two transactions ``block_table`` covers exactly ``num_computed`` slots.
+
+    With a ``prefix_index``, full blocks are remembered as they are committed and ``adopt_prefix`` starts from those of
+    others. A shared block is full, so it is never written again.
     """
 
-    def __init__(self, prompt_token_ids: Sequence[int], pool: BlockPool) -> None:
+    def __init__(
+        self, prompt_token_ids: Sequence[int], pool: BlockPool, prefix_index: PrefixIndex | None = None
+    ) -> None:
         self.token_ids = array("i", prompt_token_ids)
         self.num_prompt = len(prompt_token_ids)
         self.num_computed = 0
         self.block_table: list[int] = []
         self._pool = pool
+        self._prefix_index = prefix_index
+        self._link = ROOT  # of the last full block
+        self._remembered = 0  # full blocks up to there are known to the index
         self._open: Reservation | None = None
 
     @property
@@ -55,6 +64,22 @@ class SequenceState:
     def emitted(self) -> array[int]:
         """The tokens after the prompt."""
         return self.token_ids[self.num_prompt :]
+
+    def adopt_prefix(self) -> int:
+        """Before the first reservation: take over what the cache already holds of the history; the tokens it saves.
+
+        Raises ``RuntimeError`` for a sequence that has begun.
+        """
+        if self._prefix_index is None:
+            return 0
+        if self.block_table or self._open is not None:
+            raise RuntimeError(f"{self.num_computed} tokens are computed already; adopt a prefix before the first one")
+        known = self._prefix_index.find(self.token_ids[: self.num_to_prefill])
+        self._pool.share(known.blocks)
+        self.block_table = list(known.blocks)
+        self.num_computed = len(known.blocks) * self._pool.block_size
+        self._link, self._remembered = known.link, len(known.blocks)
+        return self.num_computed
 
     def blocks_missing(self, rows: int) -> int:
         """Blocks that ``reserve(rows)`` would take from the pool."""
@@ -96,13 +121,24 @@ class SequenceState:
         self._open = None
         self.num_computed += rows
         self.token_ids.extend(emitted)
+        self._remember_full_blocks()
         self._trim()
 
     def release(self) -> None:
         """Hand every block back; an open reservation is dropped. The history stays, so the sequence can start again."""
         self._open = None
         self.num_computed = 0
+        self._link, self._remembered = ROOT, 0
         self._trim()
+
+    def _remember_full_blocks(self) -> None:
+        if self._prefix_index is None:
+            return
+        size = self._pool.block_size
+        for index in range(self._remembered, self.num_computed // size):
+            tokens = self.token_ids[index * size : (index + 1) * size]
+            self._link = self._prefix_index.remember(self._link, tokens, self.block_table[index])
+            self._remembered = index + 1
 
     def _trim(self) -> None:
         keep = self._pool.blocks_for(self.num_computed)

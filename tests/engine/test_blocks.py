@@ -66,3 +66,43 @@ def test_low_blocks_go_first_so_that_untouched_memory_stays_unmapped() -> None:
 def test_a_pool_that_cannot_serve_is_refused(num_blocks: int, block_size: int) -> None:
     with pytest.raises(ValueError, match="allowed"):
         BlockPool(num_blocks, block_size)
+
+
+def test_a_shared_block_stays_until_its_last_owner_left() -> None:
+    pool = BlockPool(4, 16)
+    blocks = pool.allocate(2)
+    pool.share(blocks)
+    pool.free(blocks)
+    assert pool.num_free == 1
+    pool.free(blocks)
+    assert pool.num_free == 3
+
+
+def test_a_kept_block_can_be_shared_again_until_its_room_is_needed() -> None:
+    pool, evicted = BlockPool(4, 16), list[int]()
+    pool.on_evict = evicted.append
+    first, second = pool.allocate(2)
+    pool.keep(first)
+    pool.keep(second)
+    pool.free([first, second])
+    assert pool.num_free == 3
+    pool.share([first])
+    assert pool.num_free == 2
+    assert pool.allocate(2) == [3, second]
+    assert evicted == [second]
+    with pytest.raises(ValueError, match=f"blocks \\[{second + 5}\\] hold nothing"):
+        pool.share([second + 5])
+    pool.free([first])
+    assert pool.allocate(1) == [first]
+    assert evicted == [second, first]
+
+
+def test_the_end_of_a_text_is_evicted_before_its_beginning() -> None:
+    pool, evicted = BlockPool(4, 16), list[int]()
+    pool.on_evict = evicted.append
+    blocks = pool.allocate(3)
+    for block in blocks:
+        pool.keep(block)
+    pool.free(blocks)
+    pool.allocate(2)
+    assert evicted == [blocks[2], blocks[1]]

@@ -1,0 +1,130 @@
+"""The command line as a person meets it: its own process, its exit code, one clear line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ENGINE = [sys.executable, "-m", "engine"]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*ENGINE, *arguments],
+        cwd=ROOT,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--top-p", "0", "x"], "top-p is 0.0; allowed: above 0, up to 1.0 (off)"),
+        (["--top-p", "1.5", "x"], "top-p is 1.5; allowed: above 0, up to 1.0 (off)"),
+        (["--top-k", "-3", "x"], "top-k is -3; allowed: 0 (off) or a whole number of candidates, 1 or more"),
+        (["--top-k", "few", "x"], "argument --top-k: invalid int value: 'few'; see python -m engine --help"),
+        (["--temperature", "-1", "x"], "temperature is -1.0; allowed: 0 (greedy) or a finite number above 0"),
+        (["--max-tokens", "0", "x"], "max-tokens is 0; allowed: 1 or more"),
+        (["--surprise", "x"], "unrecognized arguments: --surprise; see python -m engine --help"),
+        (["--draft", "magic", "x"], "argument --draft: invalid choice: 'magic' (choose from none, lookup)"),
+        (["--draft-tokens", "99", "x"], "draft-tokens is 99; allowed: 1 to 31"),
+        (["--greedy", "--temperature", "1", "x"], "argument --temperature: not allowed with argument --greedy"),
+        ([], "the following arguments are required: prompt; see python -m engine --help"),
+        (["--model", "/no/such.gguf", "x"], "/no/such.gguf: no such file; give a .gguf file"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_2(arguments: list[str], message: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert message.replace("'", "") in line.replace("'", "")  # Python 3.11 quotes the choices
+    assert line.startswith("error: ")
+
+
+def test_a_foreign_model_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"\x80\x02pickle")
+    done = run("--model", str(path), "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a GGUF file starts with b'GGUF'; this is another format" in done.stderr
+
+
+def test_the_environment_is_a_default_that_options_override(tmp_path: Path) -> None:
+    done = run("x", SM70_MODEL="/from/the/environment.gguf")
+    assert "/from/the/environment.gguf: no such file" in done.stderr
+    done = run("--model", "/from/the/option.gguf", "x", SM70_MODEL="/from/the/environment.gguf")
+    assert "/from/the/option.gguf: no such file" in done.stderr
+    assert "SM70_THREADS is 'all'" in run("x", SM70_THREADS="all").stderr
+
+
+def test_help_shows_examples_without_loading_a_model() -> None:
+    done = run("--help", SM70_MODEL="/no/such.gguf")
+    assert done.returncode == 0
+    assert 'python -m engine "Why is the sky blue?"' in done.stdout
+    assert "exit codes: 0" in done.stdout
+
+
+def test_import_is_light() -> None:
+    code = "import engine, sys; print(sorted(m for m in sys.modules if m in ('torch', 'numpy', 'gguf')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.usefixtures("model_path")
+def test_a_prompt_longer_than_the_context_is_refused() -> None:
+    done = run("--max-model-len", "64", "-", stdin="word " * 100)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "tokens; allowed: up to 63, the context of 64 less one token to emit" in line
+
+
+@pytest.mark.usefixtures("model_path")
+def test_the_reply_streams_and_ends_with_the_figures() -> None:
+    done = run("--max-tokens", "8", "Why is the sky blue?")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    *text, figures = done.stdout.splitlines()
+    assert "".join(text).startswith("The answer to this question")
+    assert figures.startswith("8 tokens · 7 rounds · 1.00 emitted/round · ")
+    assert figures.endswith(" · length")
+
+
+@pytest.mark.usefixtures("model_path")
+def test_json_is_one_record_with_the_whole_hash() -> None:
+    done = run("--json", "--max-tokens", "4", "--temperature", "1", "--top-k", "5", "--seed", "3", "Hi")
+    record = json.loads(done.stdout)
+    assert len(record["tokens_sha256"]) == 64
+    assert (record["seed"], record["finish_reason"], len(record["token_ids"])) == (3, "length", 4)
+    assert len(record["round_times_ms"]) == record["rounds"]
+
+
+@pytest.mark.usefixtures("model_path")
+def test_ctrl_c_ends_with_130_and_the_figures_so_far() -> None:
+    process = subprocess.Popen(
+        [*ENGINE, "--max-tokens", "4000", "--temperature", "1", "--seed", "1", "--raw", "Once"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+    )
+    assert process.stdout is not None
+    first = process.stdout.read(1)  # the first piece of text: generation is under way
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert first
+    assert process.returncode == 130
+    assert errors == ""
+    assert rest.splitlines()[-1].endswith(" · aborted")
