@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.sampling.random import Purpose
+from engine.steps.draft import Match
+from engine.steps.fusion import FusionSettings, fuse
 from engine.steps.records import Acceptance, LastToken, Proposal, TokenLaw, Verification, unit_interval
 from engine.steps.reject import reject
 
@@ -219,3 +221,27 @@ def test_a_proposal_owns_the_probability_of_its_tokens() -> None:
         Proposal((3,), (law(0.5, 0.5),))
     with pytest.raises(ValueError, match="2 drafted tokens with 1 laws"):
         Proposal((0, 1), (law(0.5, 0.5),))
+
+
+@pytest.mark.parametrize("agree", [0, 1, 2])
+@pytest.mark.parametrize("length", [4, 6])
+def test_lookup_joined_with_a_drafted_block_keeps_the_joint_law(agree: int, length: int) -> None:
+    """The published example and one of three tokens: weak and strong matches, a partial one, and a tail."""
+    settings = FusionSettings(weak=4, strong=6, agree=agree, tail=4)
+    first, second, third = law(0.5, 0.3, 0.2), law(0.1, 0.2, 0.7), law(0.6, 0.2, 0.2)
+    drafts = [law(0.2, 0.5, 0.3), law(0.3, 0.3, 0.4)]
+    for looked_up in [(0,), (0, 1), (0, 1, 2), (1, 0)]:
+        out: dict[tuple[int, ...], float] = defaultdict(float)
+        for tokens in itertools.product(range(3), repeat=2):
+            drawn = float(np.prod([one.probs[token] for one, token in zip(drafts, tokens, strict=True)]))
+            proposal = fuse(Proposal(tokens, tuple(drafts)), Match(length, looked_up), settings)
+            targets = (first, second, third, third)[: len(proposal.token_ids) + 1]
+            _walk(proposal, Verification(POSITION, targets), drawn, out)
+        assert np.abs(first_token_law(out, 3) - first.probs).max() < EXACT
+        # What follows a first token that was accepted: the second target's law, whoever proposed it.
+        for one in range(3):
+            going_on = np.zeros(3)
+            for tokens, weight in out.items():
+                if len(tokens) > 1 and tokens[0] == one:
+                    going_on[tokens[1]] += weight
+            assert np.abs(going_on - going_on.sum() * second.probs).max() < EXACT
