@@ -45,7 +45,7 @@ class PlanColumn(IntEnum):
     CUT = 1
     """Entries with a key below this one go, above it stay."""
     FIRST_TIE = 2
-    """Among the entries equal to the cut, those with this id or a higher one stay."""
+    """Among the entries equal to the cut, those with this id or a higher one stay; 0 where all of them do."""
     FLAGS = 3
     """`RowFlag` bits."""
 
@@ -119,8 +119,10 @@ def _plan_row(row: Tensor, top_k: int, top_p: float, temperature: float) -> tupl
     masses = fixed_point_mass(row[ids], float(row[ids[0]]))
     before = torch.cumsum(masses, 0) - masses
     limit = ceil(Fraction(top_p) * int(masses.sum()))
-    last = max(1, int((before < limit).sum())) - 1
-    return threshold, int(order[last] >> 31), int(ids[last]), 0
+    count = max(1, int((before < limit).sum()))
+    cut = int(order[count - 1] >> 31)
+    split = count < len(order) and int(order[count] >> 31) == cut
+    return threshold, cut, int(ids[count - 1]) if split else 0, 0
 
 
 def _column(values: Tensor | None, rows: int, default: float) -> list[float]:

@@ -150,7 +150,8 @@ RowPlan nucleus_of_sorted(const SamplingRow& row, uint32_t threshold, float top_
       ahead += scratch.masses[i];
     }
   }
-  return {threshold, scratch.sorted[last], static_cast<uint32_t>(scratch.candidates[last]), 0};
+  const bool split = last + 1 < count && scratch.sorted[last + 1] == scratch.sorted[last];
+  return {threshold, scratch.sorted[last], split ? static_cast<uint32_t>(scratch.candidates[last]) : 0, 0};
 }
 
 RowPlan nucleus_by_digits(const SamplingRow& row, uint32_t threshold, float top_p, uint32_t top,
@@ -161,7 +162,8 @@ RowPlan nucleus_by_digits(const SamplingRow& row, uint32_t threshold, float top_
                                     [&](uint64_t total) { return limit = nucleus_limit(top_p, total); });
   const uint64_t each = mass_of(value_of(edge.key), maximum);
   const uint64_t rank = (limit - edge.above + each - 1) / each;
-  return {threshold, edge.key, tie_from_the_end(row, edge.key, rank, scratch), 0};
+  const bool split = rank < edge.ties / each;
+  return {threshold, edge.key, split ? tie_from_the_end(row, edge.key, rank, scratch) : 0, 0};
 }
 
 }  // namespace

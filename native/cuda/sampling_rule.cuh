@@ -20,7 +20,7 @@ namespace sm70 {
 struct RowPlan {
   uint32_t threshold;  // key of the k-th largest value; 0: top-k off
   uint32_t cut;        // smaller keys go, larger ones stay
-  uint32_t first_tie;  // of the keys equal to `cut`, ids from here on stay
+  uint32_t first_tie;  // of the keys equal to `cut`, ids from here on stay; 0 where all do
   uint32_t flags;
 };
 
