@@ -95,6 +95,12 @@ def _judged(key: str, base: str, head: str) -> tuple[bool, str] | None:
     return False, "recorded, tolerated"
 
 
+def is_asked_for(key: str) -> bool:
+    """Whether a fact takes part in a verdict, so that a baseline has to keep it."""
+    flag = key.startswith("env.") and key not in TOLERATED_VARIABLES
+    return flag or key in TIMING_CONTRACT or key in REQUIRED or key in ("device_key", "native.sha256")
+
+
 def other_device(rows: list[Difference]) -> Difference | None:
     """The difference that forbids comparing anything, if there is one."""
     return next((row for row in rows if row.key == "device_key" and row.fatal), None)

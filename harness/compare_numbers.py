@@ -216,7 +216,7 @@ def samples_row(
         median(head.values),
         0,
         len(head.values),
-        notes=tuple(f"unfit for timing: {reason}" for reason in head.unfit),
+        unfit=head.unfit,
     )
     if base is None:
         return row

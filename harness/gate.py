@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from harness.compare import NOT_ASKED
 from harness.model import (
     CaseOutcome,
     CaseRow,
@@ -49,6 +50,7 @@ def decide(comparison: Comparison, policy: Policy) -> GateDecision:
         *_case_reasons(comparison.cases),
         *_metric_reasons(comparison.metrics),
         *_comparability_reasons(comparison),
+        *_unfit_reasons(comparison.metrics),
         *_doubts(comparison, policy),
         *_statements(comparison),
     ]
@@ -125,9 +127,9 @@ def _metric_reasons(rows: Sequence[MetricRow]) -> Iterable[Reason]:
 
 
 def _comparability_reasons(comparison: Comparison) -> Iterable[Reason]:
-    for row in comparison.scopes:
-        if row.origin.kind is OriginKind.NOT_RUN and row.origin.detail != "not part of this run":
-            yield Reason(ExitCode.NOTHING_COMPARABLE, f"scope {row.scope} was not run: {row.origin.detail}")
+    for asked in comparison.scopes:
+        if asked.origin.kind is OriginKind.NOT_RUN and asked.origin.detail != NOT_ASKED:
+            yield Reason(ExitCode.NOTHING_COMPARABLE, f"scope {asked.scope} was not run: {asked.origin.detail}")
     strangers = [row for row in comparison.differences if row.fatal and row.key == "device_key"]
     for row in strangers:
         scope = f"scope {row.scope}: " if row.scope else ""
@@ -137,6 +139,16 @@ def _comparability_reasons(comparison: Comparison) -> Iterable[Reason]:
         )
     if comparison.base and not any(row.base_cases is not None for row in comparison.scopes):
         yield Reason(ExitCode.NOTHING_COMPARABLE, f"nothing is comparable: {comparison.base} has no scope at all")
+
+
+def _unfit_reasons(rows: Sequence[MetricRow]) -> Iterable[Reason]:
+    """A profiled run that has a base to be judged against was asked a question it cannot answer."""
+    unfit = [row for row in rows if row.outcome is MetricOutcome.INCOMPARABLE and row.kind == "samples" and row.unfit]
+    if unfit:
+        names = [f"{row.node} {row.name}: {row.unfit[0]}" for row in unfit]
+        yield Reason(
+            ExitCode.NOTHING_COMPARABLE, _counted("{n} not comparable, head is unfit for timing", names, "timing")
+        )
 
 
 def _doubts(comparison: Comparison, policy: Policy) -> Iterable[Reason]:
@@ -157,7 +169,7 @@ def _statements(comparison: Comparison) -> Iterable[Reason]:
         for scope in comparison.scopes:
             if scope.base_cases is None and scope.head_cases is not None:
                 yield say(f"scope {scope.scope} is NEW: {comparison.base} does not have it")
-            elif scope.head_cases is None and scope.origin.detail == "not part of this run":
+            elif scope.head_cases is None and scope.origin.detail == NOT_ASKED:
                 yield say(f"scope {scope.scope} is not part of this run")
     deselected = [
         row.node for row in comparison.cases if row.outcome is CaseOutcome.SKIPPED and row.head is CaseStatus.NOT_RUN

@@ -325,8 +325,9 @@ class Interval:
 class MetricRow:
     """One metric, sample set or token control compared.
 
-    ``base`` and ``head`` are the values shown (the median of samples); for a token control they are 0 and the hashes
-    stand in ``base_text``/``head_text``. ``notes`` are the doubts that travel with the number (footnotes).
+    ``base`` and ``head`` are the values shown: the median of samples; the tokens emitted a round for a token control,
+    whose hashes stand in ``base_text``/``head_text``. ``notes`` are the doubts that travel with the number (footnotes),
+    ``unfit`` what made head's process unfit for timing.
     """
 
     scope: str
@@ -348,6 +349,7 @@ class MetricRow:
     margin_source: str = ""
     reason: str = ""
     notes: tuple[str, ...] = ()
+    unfit: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         judged = self.outcome in (MetricOutcome.BETTER, MetricOutcome.WORSE)
@@ -356,6 +358,8 @@ class MetricRow:
         needs_reason = (MetricOutcome.INCOMPARABLE, MetricOutcome.UNDECIDED, MetricOutcome.MISSING)
         if self.outcome in needs_reason and not self.reason:
             raise IllegalRecord(f"{self.node} {self.name}: {self.outcome} must say why")
+        if self.unfit and self.outcome in (MetricOutcome.BETTER, MetricOutcome.WORSE, MetricOutcome.SAME):
+            raise IllegalRecord(f"{self.node} {self.name}: {self.outcome} from a run unfit for timing: {self.unfit[0]}")
         if self.outcome is MetricOutcome.INCOMPARABLE and self.interval is not None:
             raise IllegalRecord(f"{self.node} {self.name}: INCOMPARABLE beside an interval")
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.environment import write_environment
@@ -63,21 +63,29 @@ def run_scope(request: ScopeRun, run: RunDir, tick: Tick) -> ScopeSummary:
 
 
 def run_scopes(
-    requests: Sequence[ScopeRun], run: RunDir, tick: Tick, *, resume: bool = False, reruns: int = 0
+    requests: Sequence[ScopeRun],
+    run: RunDir,
+    tick: Tick,
+    *,
+    resume: bool = False,
+    reruns: int = 0,
+    done: Callable[[ScopeSummary], None],
 ) -> list[ScopeSummary]:
     """Run each scope in turn; ``resume`` passes over finished ones, ``reruns`` tries failing cases again (flaky?)."""
     summaries = []
     for request in requests:
         if resume and run.finished(request.scope):
             summaries.append(stored_summary(run.scope(request.scope)))
+            done(summaries[-1])
             continue
         summary = run_scope(request, run, tick)
         for _ in range(reruns):
             if not summary.failed or summary.problem:
                 break
-            again = ScopeRun(**{**request.__dict__, "only": summary.failed})
+            again = replace(request, only=summary.failed)
             summary = run_scope(again, run, tick)
         summaries.append(summary)
+        done(summary)
     return summaries
 
 

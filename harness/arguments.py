@@ -1,0 +1,235 @@
+"""The command line's grammar: every option by name, an unknown one is an error, and each help text shows examples."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from harness import __version__
+from harness.run import DEFAULT_TIMEOUT_S
+
+Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+_FORMS = "a sealed bundle, a run folder, a baselines folder, or a baseline's .json"
+_OVERVIEW = """\
+the usual way:
+  python -m harness run kernels sampling          one pytest process a scope; prints the run folder
+  python -m harness seal artifacts/runs/ID        seal, compare with baselines/, print the verdict
+  python -m harness verify artifacts/bundles/NAME check somebody else's bundle
+  python -m harness compare BASE HEAD             any two bundles, runs or baselines
+  python -m harness accept A B --reason '...'     move the baseline on purpose
+
+exit codes: 0 ok, 1 regression, 2 usage, 3 evidence broken, 4 nothing comparable, 5 undecided (only with --strict),
+130 interrupted
+"""
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Ours, and those after ``--``, which are pytest's."""
+    own = list(arguments)
+    if "--" not in own:
+        return own, ()
+    at = own.index("--")
+    return own[:at], tuple(own[at + 1 :])
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **keywords)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of ``python -m harness``."""
+    parser = _Parser(
+        prog="harness",
+        description="Measure an engine from outside: run its suites, seal the evidence, compare it, decide.",
+        epilog=_OVERVIEW,
+    )
+    parser.add_argument("--version", action="version", version=f"harness {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    _run(commands)
+    _seal(commands)
+    _verify(commands)
+    _compare(commands)
+    _accept(commands)
+    _report(commands)
+    _selftest(commands)
+    return parser
+
+
+def _run(commands: Commands) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run scopes, one pytest process each",
+        description="Run each scope's suite in its own pytest process and keep what it showed.",
+        epilog="""\
+examples:
+  harness run kernels                              into a new folder under artifacts/runs
+  harness run kernels sampling --run-dir R         into R; more scopes may be added to R later
+  harness run kernels sampling --run-dir R --resume   after Ctrl-C or a crash: finished scopes are kept
+  harness run latency --not-run 'latency=no model data'   record that it could not be run, and why
+  harness run kernels -- -k rms_norm -x            everything after -- goes to pytest
+""",
+    )
+    run.add_argument("scopes", nargs="+", metavar="SCOPE", help="a subfolder of the suites folder")
+    run.add_argument("--run-dir", type=Path, help="the run's folder (default: a new one under artifacts/runs)")
+    run.add_argument("--suites", type=Path, default=Path("suites"), help="where the scopes lie (default: %(default)s)")
+    run.add_argument("--resume", action="store_true", help="pass over scopes that finished in this run folder")
+    run.add_argument(
+        "--not-run", action="append", default=[], metavar="SCOPE=REASON", help="do not run it; record the reason"
+    )
+    run.add_argument(
+        "--rerun-failed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="try failing cases again up to N times; passing then is FLAKY",
+    )
+    run.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT_S,
+        metavar="SECONDS",
+        help="end a scope after (default: %(default)g)",
+    )
+
+
+def _judging(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--strict", action="store_true", help="an undecided number ends in exit code 5")
+    parser.add_argument(
+        "--margin",
+        type=_fraction,
+        default=0.03,
+        metavar="FRACTION",
+        help="least relative change of a time (default: 0.03)",
+    )
+    parser.add_argument(
+        "--level", type=_fraction, default=0.95, metavar="FRACTION", help="confidence of intervals (default: 0.95)"
+    )
+    parser.add_argument(
+        "--assume-comparable",
+        action="store_true",
+        help="compare times although the machines' facts differ or are unknown",
+    )
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def _seal(commands: Commands) -> None:
+    seal = commands.add_parser(
+        "seal",
+        help="seal a run as a bundle, compare, judge",
+        description="Seal a finished run as a BagIt bundle with its comparison and report; exit with the gate's code.",
+        epilog="""\
+examples:
+  harness seal artifacts/runs/ID                    compare with baselines/<device-key>/
+  harness seal artifacts/runs/ID --against OTHER    compare with another bundle
+  harness seal artifacts/runs/ID --against none     judge head on its own
+  harness seal artifacts/runs/ID --carry BUNDLE:sampling   scope sampling was not run now: take it over, marked as such
+""",
+    )
+    seal.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that `harness run` wrote")
+    seal.add_argument(
+        "--against", default="baselines", metavar="WHAT", help=f"{_FORMS}; or none (default: %(default)s)"
+    )
+    seal.add_argument(
+        "--out", type=Path, default=Path("artifacts/bundles"), help="where bundles go (default: %(default)s)"
+    )
+    seal.add_argument("--suites", type=Path, default=Path("suites"), help="to name the scopes that were not run")
+    seal.add_argument(
+        "--carry", action="append", default=[], metavar="BUNDLE:SCOPE", help="take a scope over from a bundle"
+    )
+    seal.add_argument(
+        "--parent", type=Path, metavar="BUNDLE", help="the bundle this one follows; its digest is recorded"
+    )
+    seal.add_argument("--quarantine", type=Path, default=Path("baselines/quarantine.toml"), help="default: %(default)s")
+    _judging(seal)
+
+
+def _verify(commands: Commands) -> None:
+    verify = commands.add_parser(
+        "verify",
+        help="check a bundle",
+        description="Check that a bundle is as it was sealed and that its claims follow from its contents.",
+        epilog="""\
+examples:
+  harness verify artifacts/bundles/NAME
+  harness verify NAME --digest 3f5a...   hold it against a digest you were given by other means
+  (cd NAME && sha256sum -c manifest-sha256.txt)   the same digests, checked without us
+""",
+    )
+    verify.add_argument("bundle", type=Path, metavar="BUNDLE")
+    verify.add_argument("--digest", default="", help="the SHA-256 its manifest must have")
+
+
+def _compare(commands: Commands) -> None:
+    compare = commands.add_parser(
+        "compare",
+        help="compare two bundles, runs or baselines",
+        description=f"Compare BASE with HEAD; each is {_FORMS}.",
+        epilog="""\
+examples:
+  harness compare baselines artifacts/bundles/NAME
+  harness compare OLD NEW --explain 'suites/latency/test_decode.py::test_greedy'
+  harness compare OLD NEW --format junit -o comparison.xml
+""",
+    )
+    compare.add_argument("base", type=Path, metavar="BASE")
+    compare.add_argument("head", type=Path, metavar="HEAD")
+    compare.add_argument("--explain", metavar="ROW", help="all that is known about the rows whose id contains ROW")
+    _output(compare)
+    _judging(compare)
+
+
+def _output(parser: argparse.ArgumentParser) -> None:
+    forms = ("text", "markdown", "html", "json", "junit")
+    parser.add_argument("--format", choices=forms, default="text", help="default: %(default)s")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to the terminal")
+
+
+def _accept(commands: Commands) -> None:
+    accept = commands.add_parser(
+        "accept",
+        help="move the baseline to what a bundle shows",
+        description="Write baselines from one sealed bundle, or from two runs of one commit where there are timings.",
+        epilog="""\
+examples:
+  harness accept A B --reason 'rms_norm reads each row once'    two runs of one commit, so that timings are backed
+  harness accept A --scope kernels --reason 'ten new cases'     a scope without timings needs one
+""",
+    )
+    accept.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    accept.add_argument("--reason", required=True, help="why the new values are right; kept in the ledger")
+    accept.add_argument("--scope", action="append", metavar="SCOPE", help="only this one (may be repeated)")
+    accept.add_argument("--baselines", type=Path, default=Path("baselines"), help="default: %(default)s")
+    accept.add_argument("--without-samples", action="store_true", help="accept outcomes and exact numbers, no timings")
+
+
+def _report(commands: Commands) -> None:
+    report = commands.add_parser(
+        "report",
+        help="show a bundle's report again",
+        description="Lay out the report of a sealed bundle from its contents.",
+        epilog="""\
+examples:
+  harness report artifacts/bundles/NAME
+  harness report artifacts/bundles/NAME --format html -o report.html
+""",
+    )
+    report.add_argument("bundle", type=Path, metavar="BUNDLE")
+    _output(report)
+
+
+def _selftest(commands: Commands) -> None:
+    selftest = commands.add_parser(
+        "selftest",
+        help="show that the gate can fail",
+        description="Make a small real bundle, plant one fault after the other, check that each gives its exit code.",
+    )
+    selftest.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the bundles there to look at")

@@ -1,0 +1,275 @@
+"""Sealed bundles: a bag whose contents back every claim in its ``bundle.json``.
+
+A bundle is built in ``<name>.unfinished`` beside its place, made durable, and renamed: it is there in whole or not at
+all. It is never sealed again; a later one names it as its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from harness import __version__, bag
+from harness.claims import scope_claims
+from harness.codec import decode, encode
+from harness.compare import JUDGE, compare
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import read_scope
+from harness.files import json_bytes, sync_folder, write_new, writing
+from harness.gate import decide
+from harness.model import Comparison, Evidence, GateDecision, Origin, OriginKind, Policy, Quarantine, ScopeEvidence
+
+SCHEMA = 1
+CARRIED_MANIFEST = "carried-manifest-sha256.txt"
+
+
+class About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """``bundle.json``: identity, claims, and what is not claimed."""
+
+    schema: int
+    name: str
+    created: str
+    harness: str
+    run: str
+    parent: str
+    device_key: str
+    commit: str
+    dirty_digest: str
+    native_sha256: str
+    scopes: list[dict[str, Any]]
+    not_claimed: tuple[str, ...]
+    not_written: tuple[str, ...] = ()
+
+
+class Verdict(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """``comparison.json``: the judgement, with all that it follows from besides head and ``base.json``."""
+
+    judge: int
+    policy: Policy
+    today: str
+    quarantine: tuple[Quarantine, ...]
+    comparison: Comparison
+    decision: GateDecision
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A sealed bundle that was checked: its bag is whole and its claims follow from its contents."""
+
+    bag: bag.Bag
+    about: About
+    evidence: Evidence
+    verdict: Verdict
+    base: Evidence | None
+    notes: tuple[str, ...]
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def unfinished(place: Path) -> Iterator[Path]:
+    """A folder to build the bundle ``place`` in. What a killed sealing left there is removed first."""
+    if place.exists():
+        raise UsageError(
+            f"{place} is sealed already; a bundle is never sealed again", "run again: a later run is a new bundle"
+        )
+    folder = place.with_name(place.name + ".unfinished")
+    with writing(folder):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            shutil.rmtree(folder)
+        (folder / "data").mkdir(parents=True)
+    yield folder
+
+
+def put(folder: Path, path: str, content: bytes) -> None:
+    """Write a member ``data/<path>`` of an unfinished bundle."""
+    target = folder / "data" / path
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    write_new(target, content)
+
+
+def copy_scope(source: Path, folder: Path, scope: str) -> None:
+    """Copy a scope's folder, tries and all, into an unfinished bundle; links and special files are refused."""
+    for path, _ in bag.walk(source, ""):
+        with writing(folder / "data" / "scopes" / scope / path):
+            content = (source / path).read_bytes()
+        put(folder, f"scopes/{scope}/{path}", content)
+
+
+def about_of(evidence: Evidence, *, name: str, run: str, parent: str, not_written: tuple[str, ...]) -> About:
+    """The ``bundle.json`` of some evidence."""
+    return About(
+        schema=SCHEMA,
+        name=name,
+        created=evidence.created,
+        harness=__version__,
+        run=run,
+        parent=parent,
+        device_key=evidence.device_key,
+        commit=evidence.commit,
+        dirty_digest=evidence.dirty_digest,
+        native_sha256=evidence.native_sha256,
+        scopes=[scope_claims(scope) for scope in evidence.scopes],
+        not_claimed=evidence.not_claimed,
+        not_written=not_written,
+    )
+
+
+def put_common(folder: Path, about: About, evidence: Evidence, base: Evidence | None, verdict: Verdict) -> None:
+    """Write the members that every bundle has besides its scopes and reports."""
+    put(folder, "bundle.json", json_bytes(msgspec.to_builtins(about)))
+    put(folder, "environment.json", json_bytes(evidence.environment))
+    put(folder, "comparison.json", encode(verdict))
+    if base is not None:
+        put(folder, "base.json", encode(base))
+
+
+def finish(folder: Path, place: Path, about: About) -> str:
+    """Seal: manifests, durability, read-only members, one rename. Gives the bundle's digest."""
+    info = {
+        "Bagging-Date": about.created[:10],
+        "External-Identifier": about.name,
+        "Bag-Software-Agent": f"harness {__version__}",
+        "Parent-Bundle": about.parent or "none",
+    }
+    digest = bag.finish(folder, info)
+    with writing(place):
+        for here, _, names in os.walk(folder):
+            for name in names:
+                Path(here, name).chmod(0o444)
+            sync_folder(Path(here))
+        try:
+            folder.rename(place)
+        except OSError as error:
+            if place.exists():
+                raise UsageError(f"{place} was sealed by somebody else meanwhile") from error
+            raise
+        sync_folder(place.parent)
+    return digest
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Check a bundle in whole and read it. Raises ``EvidenceError`` that says what does not hold."""
+    checked = bag.check(path)
+    about = decode(checked.read("bundle.json"), About, f"{path}/data/bundle.json")
+    if about.schema != SCHEMA:
+        raise EvidenceError(f"{path}: bundle schema {about.schema}, this harness reads {SCHEMA}")
+    if not about.not_claimed:
+        raise EvidenceError(f"{path}/data/bundle.json: says nothing about what it does not claim")
+    evidence = _evidence(checked, about)
+    verdict = decode(checked.read("comparison.json"), Verdict, f"{path}/data/comparison.json")
+    base = decode(checked.read("base.json"), Evidence, f"{path}/data/base.json") if checked.has("base.json") else None
+    notes = _check_verdict(path, evidence, base, verdict)
+    return Bundle(checked, about, evidence, verdict, base, notes)
+
+
+def _evidence(checked: bag.Bag, about: About) -> Evidence:
+    path = checked.folder
+    facts = decode(checked.read("environment.json"), dict[str, str], f"{path}/data/environment.json")
+    scopes = []
+    for claim in about.scopes:
+        try:
+            name, origin = str(claim["scope"]), Origin(OriginKind(claim["origin"]["kind"]), claim["origin"]["detail"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise EvidenceError(f"{path}/data/bundle.json: a scope's claim is not understood: {error!r}") from error
+        if bag.unsafe_path(name) or "/" in name:
+            raise EvidenceError(f"{path}/data/bundle.json: {name!r} is no scope name")
+        scope = read_scope(path / "data" / "scopes" / name, facts)
+        if origin.kind is OriginKind.CARRIED:
+            check_carried(checked, name, origin.detail)
+            scope = replace(scope, origin=origin)
+        stated, true = msgspec.json.encode(claim, order="sorted"), scope_claims(scope)
+        if stated != msgspec.json.encode(true, order="sorted"):
+            wrong = [key for key in true if claim.get(key) != msgspec.to_builtins(true[key])]
+            raise EvidenceError(
+                f"{path}: bundle.json claims {name} {wrong[0] if wrong else ''} otherwise than its files show"
+            )
+        scopes.append(scope)
+    listed = {f"data/scopes/{scope.scope}/" for scope in scopes}
+    for member in checked.members:
+        if member.startswith("data/scopes/") and not any(member.startswith(prefix) for prefix in listed):
+            raise EvidenceError(f"{path}: {member} belongs to no scope that bundle.json claims")
+    for key, value in (
+        ("device_key", about.device_key),
+        ("git.commit", about.commit),
+        ("native.sha256", about.native_sha256),
+    ):
+        if facts.get(key, "") != value:
+            raise EvidenceError(
+                f"{path}: bundle.json claims {key} {value!r}, environment.json has {facts.get(key, '')!r}"
+            )
+    return Evidence(
+        label=about.name,
+        device_key=about.device_key,
+        scopes=tuple(scopes),
+        digest=checked.digest,
+        created=about.created,
+        commit=about.commit,
+        dirty_digest=about.dirty_digest,
+        native_sha256=about.native_sha256,
+        environment=facts,
+        not_claimed=about.not_claimed,
+    )
+
+
+def check_carried(checked: bag.Bag, scope: str, digest: str) -> None:
+    """Carried results must be, file by file, those of the bundle whose digest they name; its manifest came along."""
+    prefix = f"data/scopes/{scope}/"
+    manifest = checked.read(f"scopes/{scope}/{CARRIED_MANIFEST}")
+    if hashlib.sha256(manifest).hexdigest() != digest:
+        raise EvidenceError(
+            f"{checked.folder}: scope {scope} is not from bundle {digest}: the manifest it brings is another's"
+        )
+    lines = (line.split("  ", 1) for line in manifest.decode().splitlines())
+    stated = {path: sha for sha, path in lines}
+    theirs = {path: sha for path, sha in stated.items() if path.startswith(prefix)}
+    ours = {path: member.sha256 for path, member in checked.members.items() if path.startswith(prefix)}
+    del ours[f"{prefix}{CARRIED_MANIFEST}"]
+    if theirs != ours:
+        wrong = sorted(path for path in {*theirs, *ours} if theirs.get(path) != ours.get(path))
+        raise EvidenceError(f"{checked.folder}: {wrong[0]} is not as it was in bundle {digest}")
+
+
+def _check_verdict(path: Path, head: Evidence, base: Evidence | None, verdict: Verdict) -> tuple[str, ...]:
+    """Judge again from the contents; the stated judgement must follow from them."""
+    if verdict.judge != JUDGE:
+        return (f"judged by rules {verdict.judge}, this harness has {JUDGE}: the comparison was not made again",)
+    held = {entry.node: entry for entry in verdict.quarantine}
+    again = compare(base, replace(head, digest=""), verdict.policy, held, verdict.today)
+    if again != verdict.comparison:
+        raise EvidenceError(f"{path}: comparison.json does not follow from the bundle's contents")
+    if decide(again, verdict.policy) != verdict.decision:
+        raise EvidenceError(f"{path}: the verdict in comparison.json does not follow from its comparison")
+    return ()
+
+
+def find_parent(path: Path, digest: str) -> Path | None:
+    """The bundle beside ``path`` whose digest is ``digest``, if it is there."""
+    for sibling in sorted(path.parent.iterdir()):
+        manifest = sibling / "manifest-sha256.txt"
+        if sibling != path and manifest.is_file() and hashlib.sha256(manifest.read_bytes()).hexdigest() == digest:
+            return sibling
+    return None
+
+
+def scope_of(bundle: Bundle, name: str) -> ScopeEvidence:
+    """The scope called ``name`` of a bundle, or a usage error that lists those it has."""
+    scope = bundle.evidence.scope(name)
+    if scope is None:
+        have = ", ".join(entry.scope for entry in bundle.evidence.scopes)
+        raise UsageError(f"{bundle.about.name} has no scope {name}; it has {have}")
+    return scope

@@ -1,0 +1,59 @@
+"""A run folder -> ``Evidence``, before it is sealed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from harness.claims import not_claimed
+from harness.errors import EvidenceError, UsageError
+from harness.evidence import read_scope
+from harness.model import Evidence, ScopeEvidence
+from harness.rundir import SCOPE_NAME, read_json, read_scope_json
+
+
+def scope_folders(run: Path) -> list[Path]:
+    """The scopes of a run, by name. Raises where one is unfinished."""
+    if not (run / "run.json").is_file():
+        raise UsageError(
+            f"{run} is no run folder (it has no run.json)", "give a folder that `python -m harness run` wrote"
+        )
+    folders = sorted(path for path in run.iterdir() if path.is_dir() and SCOPE_NAME.fullmatch(path.name))
+    if not folders:
+        raise EvidenceError(f"{run}: no scope was run", "run one: python -m harness run SCOPE --run-dir " + str(run))
+    for folder in folders:
+        record = read_scope_json(folder)
+        if record is None or record["state"] == "interrupted":
+            raise EvidenceError(
+                f"{folder}: this scope is unfinished",
+                f"finish it with: python -m harness run {folder.name} --resume --run-dir {run}",
+            )
+    return folders
+
+
+def collect(run: Path, label: str, known_scopes: list[str]) -> Evidence:
+    """All that a run shows, in the words of the harness. Raises ``EvidenceError`` where its files contradict."""
+    folders = scope_folders(run)
+    facts = {str(k): str(v) for k, v in read_json(folders[0] / "environment.json").items()}
+    scopes = tuple(read_scope(folder, facts) for folder in folders)
+    return describe(label, str(read_json(run / "run.json")["created"]), facts, scopes, known_scopes)
+
+
+def describe(
+    label: str, created: str, facts: dict[str, str], scopes: tuple[ScopeEvidence, ...], known_scopes: list[str]
+) -> Evidence:
+    """Evidence of ``scopes`` under the common ``facts``, with what it does not claim."""
+    keys = {scope.environment.get("device_key", facts["device_key"]) for scope in scopes}
+    if len(keys) > 1:
+        raise EvidenceError(f"{label}: scopes of several devices ({', '.join(sorted(keys))}) do not go into one bundle")
+    evidence = Evidence(
+        label=label,
+        device_key=facts["device_key"],
+        scopes=scopes,
+        created=created,
+        commit=facts.get("git.commit", ""),
+        dirty_digest=facts.get("git.dirty_digest", ""),
+        native_sha256=facts.get("native.sha256", ""),
+        environment=facts,
+    )
+    return replace(evidence, not_claimed=not_claimed(evidence, known_scopes))
