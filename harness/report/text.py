@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from io import StringIO
 
 from rich.console import Console
 from rich.text import Text
 
 from harness.report.document import Document, Line, Section, Tone
-from harness.report.words import NBSP
+from harness.report.words import NBSP, shortened
 
 _STYLES = {Tone.GOOD: "green", Tone.BAD: "bold red", Tone.DOUBT: "yellow", Tone.QUIET: "dim", Tone.PLAIN: ""}
 _REASONS = 3
 _SENTENCE_LINES = 2
+_LABEL = 16
 # Reasons and rows both stand worst first, so the first ones are about the same things.
 _LOOKED_AT = 20
 # Entries a section may always show; what others leave over goes to the sections in this order.
@@ -46,10 +48,13 @@ def _top(document: Document, width: int) -> list[Text]:
 
 
 def _reasons(document: Document, width: int) -> list[Text]:
-    """The gate's reasons, but for those about a row that stands under What changed anyway."""
+    """The gate's reasons, but for those that the sentence or a row under What changed tells anyway."""
     told = [line.text for line in document.section("changed").brief[:_LOOKED_AT] if line.label]
-    looked_at = document.verdict.reasons[:_LOOKED_AT]
-    untold = [reason for reason in looked_at if not any(about in reason for about in told)]
+    untold = [
+        reason
+        for reason in document.verdict.reasons[:_LOOKED_AT]
+        if reason not in document.verdict.sentence and not any(about in reason for about in told)
+    ]
     lines = [_cut(Text(f"  because {reason}"), width) for reason in untold[:_REASONS]]
     if len(untold) > _REASONS:
         lines[-1:] = [Text(f"  and {len(document.verdict.reasons) - _REASONS + 1:,} more reasons", style="dim")]
@@ -61,31 +66,30 @@ def _heading(section: Section) -> Text:
 
 
 def _entries(section: Section, width: int) -> list[list[Text]]:
-    label_width = max(len(line.label) for line in section.brief)
+    label_width = min(_LABEL, max(len(line.label) for line in section.brief))
     return [_entry(line, width, label_width) for line in section.brief]
 
 
 def _entry(line: Line, width: int, label_width: int) -> list[Text]:
     """Label, text and detail on one line where they fit, else the detail (or the rest of the text) on a second one."""
-    label = Text(f"  {line.label:<{label_width}}  " if line.label else "  ", style=_STYLES[line.tone])
+    label = Text(
+        f"  {shortened(line.label, label_width):<{label_width}}  " if line.label else "  ", style=_STYLES[line.tone]
+    )
     margin = Text(" " * label.cell_len)
     whole = label + Text(line.text) + Text(f"  {line.detail}" if line.detail else "")
     if whole.cell_len <= width:
         return [whole]
     room = width - label.cell_len
     if line.detail:
-        return [label + _cut_front(line.text, room), margin + _cut(Text(line.detail), room)]
+        details = _wrapped(line.detail, room, 2)
+        return [label + _cut_front(line.text, room), *(margin + detail for detail in details)]
     first, *rest = _wrapped(line.text, room, 2)
     return [label + first, *(margin + text for text in rest)]
 
 
 def _wrapped(text: str, width: int, lines: int) -> list[Text]:
     """``text`` folded between words into at most ``lines`` lines, the last one cut where that is not enough."""
-    folded = list(Text(text).wrap(_console(StringIO(), color=False, width=width), width))
-    if len(folded) <= lines:
-        return folded
-    start = sum(len(line.plain) + 1 for line in folded[: lines - 1])
-    return [*folded[: lines - 1], _cut(Text(text[start:].lstrip()), width)]
+    return [_cut(Text(line), width) for line in textwrap.wrap(text, width, max_lines=lines, placeholder="…")]
 
 
 def _cut(text: Text, width: int) -> Text:
@@ -105,6 +109,9 @@ def _cut_front(text: str, width: int) -> Text:
 def _divided(room: int, wanted: dict[str, int]) -> dict[str, int]:
     """Lines for each section: its share first, then what is left over, in the order of importance."""
     shares = {key: min(wanted.get(key, 0), share) for key, share in _SHARES.items()}
+    while sum(shares.values()) > room:
+        largest = max(shares, key=lambda key: shares[key])
+        shares[largest] -= 1
     for key in shares:
         more = min(room - sum(shares.values()), wanted.get(key, 0) - shares[key])
         shares[key] += more

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 
+from harness.gate import decide
 from harness.model import (
     Better,
     CaseOutcome,
@@ -25,12 +26,14 @@ from harness.model import (
     MetricRow,
     Origin,
     OriginKind,
+    Policy,
     Samples,
     ScopeEvidence,
     ScopeRow,
     TokenControl,
 )
 
+POLICY = Policy()
 DEVICE = "cpu-x86-64"
 OPS = ("embedding", "rms_norm", "linear_q4_1", "linear_q8_0", "silu_mul", "rope_store_kv", "paged_attention", "head")
 SHAPES = ("rows1-h576", "rows3-h576", "rows17-h1536", "rows64-h64", "rows5-h2048-strided", "rows0")
@@ -319,18 +322,22 @@ def with_metric(comparison: Comparison, node: str, name: str, change: Callable[[
     )
 
 
+def judged(comparison: Comparison, head: Evidence, base: Evidence | None, policy: Policy = POLICY) -> Scenario:
+    return Scenario(comparison, decide(comparison, policy), head, base)
+
+
 # ---- scenarios ------------------------------------------------------------------------------------------------------
 
 
 def all_green() -> Scenario:
     head, base = evidence(HEAD, 7), evidence(BASE, 8, commit=sha("older")[:40])
     jitter = Difference("cpu.mhz", "3241", "3187", False, "reported clock rates move by themselves")
-    return Scenario(compare(head, base, (jitter,)), GateDecision(ExitCode.OK, ()), head, base)
+    return judged(compare(head, base, (jitter,)), head, base)
 
 
 def no_baseline() -> Scenario:
     head = evidence(HEAD, 7)
-    return Scenario(compare(head, None), GateDecision(ExitCode.OK, ()), head, None)
+    return judged(compare(head, None), head, None)
 
 
 def regressed() -> Scenario:
@@ -435,14 +442,8 @@ def regressed() -> Scenario:
         "round_ms",
         lambda row: replace(row, notes=("The first half of repeat 2 is 1.4 % slower than its second half.",)),
     )
-    reasons = (
-        f"broken: {broken}",
-        f"broken: {crashed}",
-        f"missing: {gone}",
-        f"worse: {LATENCY}[greedy-lookup] round_ms",
-        "worse: suites/kernels/test_resources.py::test_kernel_resources[paged_decode_d128] registers",
-    )
-    return Scenario(found, GateDecision(ExitCode.REGRESSION, reasons), head, base)
+    found = replace(found, alarms=("the quarantine of test_tie_rule[boundary-07] ends in 3 days (owner ana)",))
+    return judged(found, head, base)
 
 
 def _restated(scope: ScopeEvidence, status: dict[str, CaseStatus]) -> ScopeEvidence:
@@ -479,12 +480,7 @@ def undecided() -> Scenario:
                 reason="3 against 3 repeats can never reach p < 0.05 (least 0.10); needs n = 6 on each side",
             ),
         )
-    return Scenario(
-        found,
-        GateDecision(ExitCode.UNDECIDED, ("4 metrics undecided under --strict: needs n = 6 on each side",)),
-        head,
-        base,
-    )
+    return judged(found, head, base, Policy(strict=True))
 
 
 def incomparable() -> Scenario:
@@ -524,12 +520,20 @@ def incomparable() -> Scenario:
                 row, outcome=MetricOutcome.INCOMPARABLE, ratio=None, interval=None, margin=None, reason=why
             ),  # type: ignore[misc]
         )
-    return Scenario(
-        found,
-        GateDecision(ExitCode.NOTHING_COMPARABLE, (f"{node} tokens: {reason}", "native.threads: 2 against 1")),
-        head,
-        base,
+    return judged(found, head, base)
+
+
+def other_machine() -> Scenario:
+    """Base and head stand under different device keys: nothing is compared, and nothing is said about either."""
+    head, base = evidence(HEAD, 7, device_key="sm70-v100sxm2-32g-x4"), evidence(BASE, 8)
+    why = Difference("device_key", DEVICE, head.device_key, True, "numbers of different devices are never compared")
+    found = compare(head, None, (why,))
+    found = replace(found, base=base.label, base_digest=base.digest)
+    rows = tuple(
+        replace(row, outcome=MetricOutcome.INCOMPARABLE, reason=f"device_key: {DEVICE} against {head.device_key}")
+        for row in found.metrics
     )
+    return judged(replace(found, metrics=rows), head, base)
 
 
 def unfit() -> Scenario:
@@ -558,7 +562,7 @@ def unfit() -> Scenario:
                 reason=f"head is unfit for timing: {why[0]}",
             ),
         )
-    return Scenario(found, GateDecision(ExitCode.OK, ()), head, base)
+    return judged(found, head, base)
 
 
 def huge(cases: int = 100_000) -> Scenario:
@@ -617,10 +621,7 @@ def huge(cases: int = 100_000) -> Scenario:
         "kernels", len(base_cases), len(head_cases), sum(case.status.green for case in head_cases), Origin()
     )
     found = Comparison(base.label, head.label, base.digest, head.digest, (), (scope,), rows, metrics)
-    reasons = tuple(
-        f"{row.outcome.value.lower()}: {row.node}" for row in rows if row.outcome is not CaseOutcome.UNCHANGED
-    )
-    return Scenario(found, GateDecision(ExitCode.REGRESSION, reasons), head, base)
+    return judged(found, head, base)
 
 
 HOSTILE = "suites/x.py::test[<script>alert(1)</script>-`|$\\alpha_{3}$-\x1b[31mred-\u202egnp-&amp;-\"'-{{7*7}}-[a](http://evil.example)-@all]"
@@ -669,6 +670,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "regressed": regressed,
     "undecided": undecided,
     "incomparable": incomparable,
+    "other_machine": other_machine,
     "unfit": unfit,
     "hostile": hostile,
 }

@@ -2,108 +2,125 @@
 
 from __future__ import annotations
 
-from harness.model import CaseOutcome, CaseRow, Comparison, MetricOutcome, MetricRow
-from harness.report.document import Block, Cell, Line, Paragraph, Section, Table, Tone
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.model import CaseOutcome, CaseRow, CaseStatus, Comparison, Difference, MetricOutcome, MetricRow
+from harness.report.document import Block, Bullets, Cell, Line, Paragraph, Section, Table, Tone
 from harness.report.sections import rows as shared
 from harness.report.sections.rows import Footnotes
 from harness.report.words import CASE_TONE, METRIC_TONE, count, listed, visible
 
 Row = CaseRow | MetricRow
 
-REGRESSED = (
-    CaseOutcome.BROKEN,
-    CaseOutcome.MISSING,
-    MetricOutcome.WORSE,
-    MetricOutcome.CHANGED,
-    MetricOutcome.MISSING,
+# The order in which outcomes are told, gravest first; words, since a case and a metric share some of them.
+_ORDER = (
+    "BROKEN",
+    "WORSE",
+    "CHANGED",
+    "MISSING",
+    "SKIPPED",
+    "FLAKY",
+    "INCOMPARABLE",
+    "UNDECIDED",
+    "QUARANTINED",
+    "FIXED",
+    "BETTER",
+    "NEW",
 )
-IN_DOUBT = (
-    CaseOutcome.FLAKY,
-    CaseOutcome.QUARANTINED,
-    CaseOutcome.SKIPPED,
-    MetricOutcome.INCOMPARABLE,
-    MetricOutcome.UNDECIDED,
-)
-IMPROVED = (CaseOutcome.FIXED, MetricOutcome.BETTER, CaseOutcome.NEW, MetricOutcome.NEW)
+_MANY_ALIKE = 4
+_BAD_METRIC = (MetricOutcome.WORSE, MetricOutcome.CHANGED, MetricOutcome.MISSING)
+_DOUBTFUL = (CaseOutcome.FLAKY, CaseOutcome.QUARANTINED, MetricOutcome.INCOMPARABLE, MetricOutcome.UNDECIDED)
+_IMPROVED = (CaseOutcome.FIXED, MetricOutcome.BETTER, CaseOutcome.NEW, MetricOutcome.NEW)
 
 
-def section(comparison: Comparison, footnotes: Footnotes) -> Section:
-    """Every row whose outcome is not UNCHANGED or SAME, and every difference that forbids comparing."""
-    regressed = _rows(comparison, REGRESSED)
-    new_or_better = _rows(comparison, IMPROVED)
-    doubtful = [row for row in new_or_better if _new_and_not_green(row)]
-    doubtful += [row for row in _rows(comparison, IN_DOUBT) if not _skip_as_before(row)]
-    improved = [row for row in new_or_better if not _new_and_not_green(row)]
-    blocks: list[Block] = []
-    fatal = [difference for difference in comparison.differences if difference.fatal]
-    if fatal:
-        blocks.append(
-            shared.table(
-                "obstacles",
-                "What stands in the way of comparing",
-                ("Fact", "Base", "Head", "Why it matters"),
-                fatal,
-                lambda row: (
-                    shared.code(row.key),
-                    shared.text(row.base),
-                    shared.text(row.head),
-                    shared.text(row.reason),
-                ),
-            )
-        )
-    for key, caption, found in (
-        ("regressions", "Regressions", regressed),
-        ("doubts", "In doubt: neither a regression nor a pass", doubtful),
-        ("improvements", "Fixed, better and new", improved),
-    ):
-        if found:
-            blocks.append(_table(key, caption, found, footnotes, folded=_only_new(found)))
-    if not blocks:
-        blocks.append(Paragraph("Every case and every metric came out as it did in the base.", Tone.GOOD))
-    brief = [
-        Line(
-            "NOT ALIKE", f"{visible(row.key)}: {visible(row.base)} → {visible(row.head)}", Tone.BAD, visible(row.reason)
-        )
-        for row in fatal
-    ]
-    return Section(
-        "changed",
-        "What changed",
-        _lead(regressed, doubtful, improved),
-        tuple(blocks),
-        (*brief, *_brief(regressed, doubtful, improved)),
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The rows that did not come out as in the base, each group gravest first."""
+
+    regressed: tuple[Row, ...]
+    doubtful: tuple[Row, ...]
+    improved: tuple[Row, ...]
+
+
+def sorted_out(comparison: Comparison) -> Changes:
+    """Group the changed rows as the gate weighs them."""
+    rows: list[Row] = [row for row in comparison.cases if row.outcome is not CaseOutcome.UNCHANGED]
+    rows += [row for row in comparison.metrics if row.outcome is not MetricOutcome.SAME]
+    rows.sort(key=lambda row: (isinstance(row, MetricRow), _ORDER.index(row.outcome)))
+    return Changes(
+        tuple(row for row in rows if regressed(row)),
+        tuple(row for row in rows if row.outcome in _DOUBTFUL and not regressed(row)),
+        tuple(row for row in rows if row.outcome in _IMPROVED),
     )
 
 
-def _rows(comparison: Comparison, outcomes: tuple[CaseOutcome | MetricOutcome, ...]) -> list[Row]:
-    """Rows with one of ``outcomes``, in the order of ``outcomes`` and then as compared. Cases before metrics."""
-    cases: dict[CaseOutcome, list[Row]] = {}
-    for case in comparison.cases:
-        cases.setdefault(case.outcome, []).append(case)
-    metrics: dict[MetricOutcome, list[Row]] = {}
-    for metric in comparison.metrics:
-        metrics.setdefault(metric.outcome, []).append(metric)
-    found: list[Row] = []
-    for outcome in outcomes:
-        found += cases.get(outcome, []) if isinstance(outcome, CaseOutcome) else metrics.get(outcome, [])
-    return found
+def regressed(row: Row) -> bool:
+    """Whether the gate counts this row as a regression. A skip that the base does not contradict is coverage only."""
+    if isinstance(row, MetricRow):
+        return row.outcome in _BAD_METRIC
+    if row.outcome is CaseOutcome.SKIPPED:
+        return row.base is not None and row.base.green and row.head is CaseStatus.SKIPPED
+    if row.outcome is CaseOutcome.FLAKY:
+        return row.base is not CaseStatus.FLAKY
+    return row.outcome in (CaseOutcome.BROKEN, CaseOutcome.MISSING)
 
 
-def _skip_as_before(row: Row) -> bool:
-    """A skip that the base does not contradict is coverage, not a change."""
-    return isinstance(row, CaseRow) and row.outcome is CaseOutcome.SKIPPED and not (row.base and row.base.green)
+def section(comparison: Comparison, changes: Changes, footnotes: Footnotes) -> Section:
+    """Scopes that went wrong as a whole, what forbids comparing, then every row that changed, then the alarms."""
+    problems = tuple(f"scope {visible(row.scope)}: {visible(row.problem)}" for row in comparison.scopes if row.problem)
+    fatal = [difference for difference in comparison.differences if difference.fatal]
+    blocks: list[Block] = []
+    if problems:
+        blocks.append(Bullets(problems, "Scopes that are no clean run", Tone.BAD))
+    if fatal:
+        blocks.append(differences_table("obstacles", "What stands in the way of comparing times", fatal))
+    for key, caption, found in (
+        ("regressions", "Regressions", changes.regressed),
+        ("doubts", "In doubt: neither a regression nor a pass", changes.doubtful),
+        ("improvements", "Fixed, better and new", changes.improved),
+    ):
+        if found:
+            blocks.append(_table(key, caption, found, footnotes, folded=_only_new(found)))
+    if comparison.alarms:
+        blocks.append(Bullets(tuple(map(visible, comparison.alarms)), "Somebody has to look at", Tone.DOUBT))
+    if not blocks:
+        blocks.append(Paragraph("Every case and every metric came out as it did in the base.", Tone.GOOD))
+    brief = [Line("SCOPE", problem.removeprefix("scope "), Tone.BAD) for problem in problems]
+    brief += [Line("NOT ALIKE", _difference_text(row), Tone.DOUBT, visible(row.reason)) for row in fatal]
+    brief += [_line(row) for row in changes.regressed[: shared.LISTED]]
+    brief += _doubt_lines(changes.doubtful)
+    brief += [Line("LOOK AT", visible(alarm), Tone.DOUBT) for alarm in comparison.alarms]
+    if changes.improved:
+        brief.append(Line("", tally(changes.improved), Tone.QUIET))
+    return Section("changed", "What changed", _lead(changes), tuple(blocks), tuple(brief))
 
 
-def _new_and_not_green(row: Row) -> bool:
-    """A case that is new and fails is no improvement."""
-    return isinstance(row, CaseRow) and row.outcome is CaseOutcome.NEW and row.head is not None and not row.head.green
+def differences_table(key: str, caption: str, found: list[Difference]) -> Table:
+    """Facts in which the two sides differ."""
+
+    def cells(row: Difference) -> tuple[Cell, ...]:
+        return (
+            shared.code(row.key),
+            shared.text(row.scope or "all"),
+            shared.text(row.base),
+            shared.text(row.head),
+            shared.text(row.reason),
+        )
+
+    return shared.table(key, caption, ("Fact", "Scope", "Base", "Head", "Because"), found, cells)
 
 
-def _only_new(found: list[Row]) -> bool:
+def _difference_text(row: Difference) -> str:
+    scope = f" (scope {visible(row.scope)})" if row.scope else ""
+    return f"{visible(row.key)}: {visible(row.base)} → {visible(row.head)}{scope}"
+
+
+def _only_new(found: tuple[Row, ...]) -> bool:
     return all(row.outcome in (CaseOutcome.NEW, MetricOutcome.NEW) for row in found)
 
 
-def _table(key: str, caption: str, found: list[Row], footnotes: Footnotes, *, folded: bool) -> Table:
+def _table(key: str, caption: str, found: tuple[Row, ...], footnotes: Footnotes, *, folded: bool) -> Table:
     columns = ("Outcome", "Case or metric", "Base", "Head", "Why")
     return shared.table(key, caption, columns, found, lambda row: _cells(row, footnotes), row_header=1, folded=folded)
 
@@ -127,29 +144,36 @@ def _cells(row: Row, footnotes: Footnotes) -> tuple[Cell, ...]:
     )
 
 
-def tally(found: list[Row]) -> str:
+def tally(found: Iterable[Row]) -> str:
     """``2 cases broken, 1 case missing and 1 metric worse``."""
     kinds: dict[tuple[str, str], int] = {}
     for row in found:
-        kind = ("case" if isinstance(row, CaseRow) else "metric", row.outcome.value.lower())
+        # A row that is told here and skipped passed at base, or it would not be told.
+        word = "newly skipped" if row.outcome is CaseOutcome.SKIPPED else row.outcome.value.lower()
+        kind = ("case" if isinstance(row, CaseRow) else "metric", word)
         kinds[kind] = kinds.get(kind, 0) + 1
     return listed(f"{count(number, thing)} {word}" for (thing, word), number in kinds.items())
 
 
-def _lead(regressed: list[Row], doubtful: list[Row], improved: list[Row]) -> str:
-    if not (regressed or doubtful or improved):
-        return "Nothing."
-    worse = f"Regressed: {tally(regressed)}." if regressed else "Nothing regressed."
-    doubt = f" In doubt: {tally(doubtful)}." if doubtful else ""
-    good = f" Otherwise: {tally(improved)}." if improved else ""
+def _lead(changes: Changes) -> str:
+    worse = f"Regressed: {tally(changes.regressed)}." if changes.regressed else "Nothing regressed."
+    doubt = f" In doubt: {tally(changes.doubtful)}." if changes.doubtful else ""
+    good = f" Otherwise: {tally(changes.improved)}." if changes.improved else ""
     return worse + doubt + good
 
 
-def _brief(regressed: list[Row], doubtful: list[Row], improved: list[Row]) -> list[Line]:
-    """Each regression and doubt as a line; what is new is counted, since no line about it asks for anything."""
-    lines = [_line(row) for row in (regressed + doubtful)[: shared.LISTED]]
-    if improved:
-        lines.append(Line("", f"{tally(improved)}", Tone.QUIET))
+def _doubt_lines(doubtful: tuple[Row, ...]) -> list[Line]:
+    """A line a row, but one line for many rows that share outcome and reason."""
+    alike: dict[tuple[type[Row], str, str], list[Row]] = {}
+    for row in doubtful:
+        alike.setdefault((type(row), row.outcome, row.reason), []).append(row)
+    lines: list[Line] = []
+    for (_, _, reason), rows in alike.items():
+        if len(rows) < _MANY_ALIKE:
+            lines += map(_line, rows)
+        else:
+            things = count(len(rows), "case" if isinstance(rows[0], CaseRow) else "metric")
+            lines.append(Line(rows[0].outcome.value, f"{things}: {visible(reason)}", Tone.DOUBT))
     return lines
 
 

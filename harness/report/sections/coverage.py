@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.model import CaseStatus, Comparison, Evidence, OriginKind, ScopeEvidence, ScopeRow
+from harness.model import CaseOutcome, CaseStatus, Comparison, Evidence, OriginKind, ScopeEvidence, ScopeRow
 from harness.report.document import Block, Cell, Line, Section, Table, Tone
 from harness.report.sections import rows as shared
-from harness.report.words import count, listed, number, origin_words, seconds, visible
+from harness.report.sections.rows import Footnotes
+from harness.report.words import count, listed, number, origin_words, seconds, status_word, visible
 
 _FAILING = (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.CRASHED)
 
 
-def section(comparison: Comparison, head: Evidence) -> Section:
-    """A row a scope, then the skips with their reasons, then the groups of cases."""
+def section(comparison: Comparison, head: Evidence, footnotes: Footnotes) -> Section:
+    """A row a scope, then what fails as it did before, the skips with their reasons, the groups of cases."""
     entries = [(row, head.scope(row.scope)) for row in comparison.scopes]
-    blocks: list[Block] = [_scopes_table(entries)]
+    blocks: list[Block] = [_scopes_table(entries, footnotes)]
+    still = [row for row in comparison.cases if row.outcome is CaseOutcome.UNCHANGED and row.head in _FAILING]
+    if still:
+        blocks.append(
+            shared.table(
+                "still-failing",
+                "Failing as in the base: no change, and no pass",
+                ("Scope", "Case", "Head", "Why"),
+                still,
+                lambda row: (
+                    shared.text(row.scope),
+                    shared.node(row.node),
+                    shared.text(status_word(row.head)),
+                    shared.text(row.reason),
+                ),
+                row_header=1,
+            )
+        )
     reasons = _reasons(head)
     if reasons:
         blocks.append(
@@ -68,7 +86,7 @@ def _lead(entries: list[tuple[ScopeRow, ScopeEvidence | None]]) -> str:
     return "; ".join(parts) + ". A skip is not a pass."
 
 
-def _scopes_table(entries: list[tuple[ScopeRow, ScopeEvidence | None]]) -> Table:
+def _scopes_table(entries: list[tuple[ScopeRow, ScopeEvidence | None]], footnotes: Footnotes) -> Table:
     columns = (
         "Scope",
         "Base, cases",
@@ -80,17 +98,17 @@ def _scopes_table(entries: list[tuple[ScopeRow, ScopeEvidence | None]]) -> Table
         "Took",
         "pytest exit code",
     )
-    return shared.table("scopes", "Scopes: cases on either side and how head's ended", columns, entries, _scope_cells)
+    caption = "Scopes: cases on either side and how head's ended"
+    return shared.table("scopes", caption, columns, entries, lambda entry: _scope_cells(*entry, footnotes))
 
 
-def _scope_cells(entry: tuple[ScopeRow, ScopeEvidence | None]) -> tuple[Cell, ...]:
-    row, scope = entry
+def _scope_cells(row: ScopeRow, scope: ScopeEvidence | None, footnotes: Footnotes) -> tuple[Cell, ...]:
     failed = sum(case.status in _FAILING for case in scope.cases) if scope else None
     neither = None if row.head_cases is None or failed is None else row.head_cases - row.head_passed - failed
     lost = row.base_cases is not None and (row.head_cases or 0) < row.base_cases
     ran = row.head_cases is not None
     return (
-        shared.text(row.scope),
+        shared.text(row.scope, notes=footnotes.refs((row.problem, *row.notes))),
         shared.whole(row.base_cases),
         shared.whole(row.head_cases, Tone.BAD if lost else Tone.PLAIN),
         shared.whole(
@@ -130,7 +148,7 @@ def _line(row: ScopeRow, scope: ScopeEvidence | None) -> Line:
         return Line(visible(row.scope), f"{origin_words(row.origin)}{had}", Tone.DOUBT)
     had = "no base" if row.base_cases is None else f"base has {number(row.base_cases)}"
     took = f", {seconds(scope.seconds)}" if scope and scope.seconds is not None else ""
-    clean = row.head_passed == row.head_cases
+    clean = row.head_passed == row.head_cases and not row.problem
     passed = f"{number(row.head_passed)} of {count(row.head_cases, 'case')} passed ({had})"
     tone = Tone.GOOD if clean else Tone.DOUBT
     return Line(visible(row.scope), f"{passed}, {origin_words(row.origin)}{took}", tone)

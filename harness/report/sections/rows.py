@@ -109,12 +109,17 @@ def side_text(row: MetricRow, side: str) -> str:
     value, value_n, written = (
         (row.base, row.base_n, row.base_text) if side == "base" else (row.head, row.head_n, row.head_text)
     )
-    if row.kind == "tokens":
-        return short_hash(written) or "absent"
+    if row.kind == "tokens" and row.base_text != row.head_text:
+        return short_hash(written) or ("stated" if _was_stated(row, side) else "absent")
     if value is None:
-        return "absent"
+        return "stated" if _was_stated(row, side) else "absent"
     n = f" (n{NBSP}{value_n})" if row.kind == "samples" else ""
     return visible(f"{quantity(value, row.unit)}{n}")
+
+
+def _was_stated(row: MetricRow, side: str) -> bool:
+    """A number that went missing stood in the base, whatever it was."""
+    return side == "base" and row.outcome is MetricOutcome.MISSING
 
 
 def case_sides(row: CaseRow) -> tuple[str, str]:

@@ -107,7 +107,10 @@ def _brief(timed: list[MetricRow]) -> tuple[Line, ...]:
     told = (MetricOutcome.WORSE, MetricOutcome.MISSING, MetricOutcome.INCOMPARABLE, MetricOutcome.UNDECIDED)
     rest = tuple(_line(row) for row in timed if row.outcome not in told)
     above = len(timed) - len(rest)
-    return (*rest, Line("", f"{count(above, 'more quantity', 'more quantities')} above", Tone.QUIET)) if above else rest
+    if not above:
+        return rest
+    more = "more " if rest else ""
+    return (*rest, Line("", f"{number(above)} {more}{'quantity' if above == 1 else 'quantities'} above", Tone.QUIET))
 
 
 def _line(row: MetricRow) -> Line:

@@ -1,0 +1,95 @@
+"""Markdown: under the limits, and nothing of an input is read as markup."""
+
+from __future__ import annotations
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from harness.report import markdown_overflow, render_markdown
+from harness.report.markdown import SUMMARY_BYTES, code, escaped
+from tests.report import fixtures
+from tests.report.fixtures import HOSTILE, SCENARIOS
+from tests.report.test_view import built
+
+PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def inline(tokens: list[Token]) -> list[Token]:
+    return [child for token in tokens for child in token.children or []]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_summary_is_under_its_limit_and_parses_into_the_sections(name: str) -> None:
+    document = built(SCENARIOS[name]())
+    text = render_markdown(document)
+    assert len(text.encode()) < SUMMARY_BYTES
+    tokens = PARSER.parse(text)
+    titles = [tokens[i + 1].content for i, token in enumerate(tokens) if token.type == "heading_open"]
+    assert titles[1:6] == ["What changed", "Timing", "Coverage", "Evidence", "Not run, not claimed"]
+
+
+def test_a_huge_report_overflows_into_a_second_file_that_is_under_a_megabyte_too() -> None:
+    document = built(fixtures.huge(20_000))
+    summary, whole = render_markdown(document), markdown_overflow(document)
+    assert whole is not None
+    assert len(summary.encode()) < SUMMARY_BYTES < len(whole.encode()) < 1_000_000
+    assert "of 4,000 rows; the rest: report.full.md" in summary.replace("\\", "")
+    assert "of 4,000 rows; the rest: comparison.json" in whole.replace("\\", "")
+
+
+def test_a_short_report_has_no_overflow() -> None:
+    assert markdown_overflow(built(fixtures.all_green())) is None
+
+
+def test_enormous_words_are_cut_rather_than_the_limit_broken() -> None:
+    scenario = fixtures.all_green()
+    document = built(scenario)
+    object.__setattr__(document, "footnotes", ("x " * 200_000,))
+    text = render_markdown(document)
+    assert len(text.encode()) < SUMMARY_BYTES
+    assert "the rest is in report.full.md" in text
+
+
+def test_nothing_hostile_becomes_markup() -> None:
+    text = render_markdown(built(fixtures.hostile()))
+    children = inline(PARSER.parse(text))
+    assert not [token for token in children if token.type in ("link_open", "image", "em_open", "s_open")]
+    html = [token.content for token in children if token.type == "html_inline"]
+    assert set(html) <= {"<sup>", "</sup>", "<code>", "</code>"}
+    blocks = [token.content for token in PARSER.parse(text) if token.type == "html_block"]
+    assert all("<script" not in block for block in blocks)
+
+
+def test_every_table_row_has_as_many_cells_as_its_head() -> None:
+    tokens = PARSER.parse(render_markdown(built(fixtures.hostile())))
+    width = 0
+    for index, token in enumerate(tokens):
+        if token.type == "thead_open":
+            width = sum(t.type == "th_open" for t in tokens[index : index + 60 if index else 60])
+    assert width
+    # markdown-it pads short rows and drops surplus cells, so the raw lines are counted as well
+    for line in render_markdown(built(fixtures.regressed())).splitlines():
+        if line.startswith("| "):
+            assert line.endswith(" |")
+
+
+MARKUP = ("a|b", "*a*", "_a_", "[a](b)", "<b>", "# a", "- a", "1. a", "+ a", "`b`", "~~a~~", "\\*a", "&amp;")
+LINKS = ("http://a.b", "https://a.b", "www.a.b", "a@b.c", HOSTILE)
+
+
+@pytest.mark.parametrize("text", [*MARKUP, *LINKS])
+def test_escaped_text_reads_as_itself(text: str) -> None:
+    from harness.report.words import visible
+
+    rendered = PARSER.parseInline(escaped(visible(text)))[0]
+    shown = "".join(child.content for child in rendered.children or [] if child.type in ("text", "text_special"))
+    assert shown.replace("\u200b", "") == visible(text)
+
+
+@pytest.mark.parametrize("text", ["a::b[c]", "a|b", "a`b", "<b>", "a\\|b", "*_~"])
+def test_code_reads_as_itself_in_a_table(text: str) -> None:
+    tokens = PARSER.parse(f"| a |\n| --- |\n| {code(text)} |\n")
+    cell = next(tokens[i + 1] for i, token in enumerate(tokens) if token.type == "td_open")
+    shown = "".join(c.content for c in cell.children or [] if c.type in ("text", "text_special", "code_inline"))
+    assert shown == text
