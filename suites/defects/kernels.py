@@ -156,7 +156,7 @@ DEFECTS = (
         "products are rounded to fp16 on the way",
         "linear",
         _fp16_accumulator,
-        f"{_LINEAR}::test_against_fp64[q4_1-m1-n960-k576]",
+        f"{_LINEAR}::test_against_fp64[dense-m1-n960-k576]",
         "suites/kernels/test_head.py::test_fp32_logits_keep_what_fp16_collapses",
     ),
     _defect(

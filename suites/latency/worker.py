@@ -74,14 +74,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("arm", choices=[*arms, []], nargs="?", help="which arm to run once")
     parser.add_argument("--fitness", action="store_true", help="print the reasons against timing this process, as JSON")
     options = parser.parse_args(argv)
+    defect = defects.planted()
+    if defect is not None:
+        defect.plant()
     if options.fitness:
         print(json.dumps(fitness.unfit_reasons()))
         return 0
     if options.arm is None:
         parser.error("name an arm, or ask for --fitness")
-    defect = defects.planted()
-    if defect is not None:
-        defect.plant()
     print(json.dumps(measure(arms[options.arm])))
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -12,28 +12,34 @@ from pathlib import Path
 import pytest
 
 from suites import defects
+from tests.suites.forked_pytest import CLEAN
 
 ROOT = Path(__file__).resolve().parents[2]
 REGISTRY = defects.registry()
 RED = {"failure", "error"}
 
 
-def _outcomes(folder: Path, nodes: tuple[str, ...], plant: str) -> Mapping[str, str]:
-    """Run exactly ``nodes`` in a process of their own -> outcome of each case: passed, failure, error or skipped."""
-    report = folder / f"{plant or 'clean'}.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *nodes]
-    done = subprocess.run(
-        command,
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the report of every defect and of a clean run over all the cases they name."""
+    folder = tmp_path_factory.mktemp("planted")
+    jobs = {name: list(defect.must_go_red) for name, defect in REGISTRY.items()}
+    jobs[CLEAN] = sorted({node for nodes in jobs.values() for node in nodes})
+    subprocess.run(
+        [sys.executable, "-m", "tests.suites.forked_pytest", str(folder)],
         cwd=ROOT,
-        env={**os.environ, defects.PLANT_VARIABLE: plant},
-        capture_output=True,
+        input=json.dumps(jobs),
         text=True,
-        timeout=240,
-        check=False,
+        timeout=280,
+        check=True,
     )
-    assert done.returncode in (0, 1), (
-        f"pytest ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-2000:]}"
-    )
+    return folder
+
+
+def _outcomes(folder: Path, name: str) -> Mapping[str, str]:
+    """Outcome of each case of one run: passed, failure, error or skipped."""
+    report = folder / f"{name}.xml"
+    assert report.is_file(), f"pytest did not finish:\n{(folder / f'{name}.log').read_text()[-3000:]}"
     outcomes = {}
     for case in ElementTree.parse(report).iter("testcase"):
         worst = next((child.tag for child in case if child.tag in {*RED, "skipped"}), "passed")
@@ -41,17 +47,10 @@ def _outcomes(folder: Path, nodes: tuple[str, ...], plant: str) -> Mapping[str, 
     return outcomes
 
 
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Outcomes of every named case with nothing planted, from one run."""
-    nodes = tuple(sorted({node for defect in REGISTRY.values() for node in defect.must_go_red}))
-    return _outcomes(tmp_path_factory.mktemp("clean"), nodes, "")
-
-
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_defect_goes_red(name: str, clean: Mapping[str, str], tmp_path: Path) -> None:
-    planted = _outcomes(tmp_path, REGISTRY[name].must_go_red, name)
-    assert planted, f"{name} names no case that exists"
+def test_defect_goes_red(name: str, reports: Path) -> None:
+    planted, clean = _outcomes(reports, name), _outcomes(reports, CLEAN)
+    assert planted, f"{name} names no case that exists:\n{(reports / f'{name}.log').read_text()[-3000:]}"
     assert {node for node, outcome in planted.items() if outcome not in RED} == set(), f"{name} was not noticed"
     assert {node: clean[node] for node in planted} == dict.fromkeys(planted, "passed")
 
