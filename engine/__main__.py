@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from engine.config import EngineConfig, read_environment
 from engine.errors import InputError
 from engine.request import SamplingParams
+from engine.routes_cli import COMMANDS
 
 if TYPE_CHECKING:
     from engine.llm import LLM
@@ -29,6 +30,8 @@ examples:
   python -m engine --draft lookup "Repeat this word by word: the quick brown fox jumps over the lazy dog."
   git diff | python -m engine --system "You review code." --max-tokens 400 -
   python -m engine --json "Name three colours." | jq .tokens_sha256
+  python -m engine route --explain phase=decode kv_dtype=fp8_e4m3 kv_len=1025    which attention kernel, and why
+  python -m engine routes --table                                                the whole routing policy
 
 The last line tells: tokens emitted; rounds (one draft, verification, rejection and commit each); tokens emitted per
 round; milliseconds a round (prefill and the first token are outside); tokens a second; time to the first token; the
@@ -49,6 +52,8 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code."""
     try:
+        if arguments and arguments[0] in COMMANDS:
+            return COMMANDS[arguments[0]](arguments[1:])
         options = _parser().parse_args(arguments)
         params = SamplingParams(
             temperature=0.0 if options.greedy else options.temperature,

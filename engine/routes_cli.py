@@ -79,24 +79,26 @@ def build_request(pairs: Sequence[str], environment: Overrides) -> RouteRequest:
     ``prefix`` defaults to whether kv is longer than q; ``kv_asked`` and ``kv_dtype`` default to each other.
     """
     default = RouteRequest()
-    axes = {item.name: getattr(default, item.name) for item in fields(RouteRequest)}
+    records = ("native", "overrides")
+    axes = {item.name: getattr(default, item.name) for item in fields(RouteRequest) if item.name not in records}
     native = {item.name: getattr(default.native, item.name) for item in fields(NativeCapabilities)}
     variables = {variable.field: variable for variable in VARIABLES}
     values: dict[str, Any] = {}
     libraries: dict[str, Any] = {}
     overrides: dict[str, Any] = {}
+    known = ", ".join(sorted({*axes, *native, *variables}))
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
-            raise InputError(f"{pair!r} is no axis=value pair; axes: {', '.join(sorted({*axes, *native, *variables}))}")
-        if name in axes and name not in ("native", "overrides"):
+            raise InputError(f"{pair!r} is no axis=value pair; axes: {known}")
+        if name in axes:
             values[name] = _parse(name, text, *_axis_parser(name, axes[name]))
         elif name in native:
             libraries[name] = _parse(name, text, *_axis_parser(name, native[name]))
         elif name in variables:
             overrides[name] = _parse(name, text, variables[name].parse, variables[name].allowed)
         else:
-            raise InputError(f"unknown axis {name!r}; axes: {', '.join(sorted({*axes, *native, *variables}))}")
+            raise InputError(f"unknown axis {name!r}; axes: {known}")
     chosen = replace(environment, **overrides)
     if values.get("phase") not in (Phase.PREFILL, Phase.VERIFY):
         values.setdefault("q_len", 1)
@@ -118,8 +120,9 @@ def route_main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m engine route",
         description="Which kernel serves an attention call, and why none before it.",
+        epilog="exit codes: 0 a route, 1 refused, 2 an axis or a value that does not exist",
     )
-    parser.add_argument("--explain", action="store_true", help="print the reasons too")
+    parser.add_argument("--explain", action="store_true", help="print the plan and the reasons too")
     parser.add_argument("axes", nargs="*", metavar="axis=value", help="e.g. kv_dtype=fp8_e4m3 phase=decode kv_len=1025")
     options = parser.parse_args(arguments)
     decision = decide(build_request(options.axes, read_overrides(os.environ)))
@@ -139,3 +142,7 @@ def routes_main(arguments: Sequence[str]) -> int:
     parser.parse_args(arguments)
     print("\n".join(policy_markdown()))
     return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"route": route_main, "routes": routes_main}
+"""First words of a command line that ask about the policy instead of the model."""

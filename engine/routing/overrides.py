@@ -143,9 +143,10 @@ def read_overrides(environ: Mapping[str, str]) -> Overrides:
         try:
             values[variable.field] = variable.parse(text)
         except (ValueError, KeyError) as error:
+            default = getattr(DEFAULT_OVERRIDES, variable.field)
+            unset = "no explicit size" if default is None else str(int(default))
             raise InputError(
-                f"{variable.name}={text!r}: allowed is {variable.allowed}; unset it for the default "
-                f"({getattr(DEFAULT_OVERRIDES, variable.field)})"
+                f"{variable.name}={text!r}: allowed is {variable.allowed}; unset it for the default ({unset})"
             ) from error
     return Overrides(**values)
 
