@@ -10,6 +10,7 @@ This is a benchmark: it asserts nothing and is no test.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -46,17 +47,22 @@ class Side:
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         """One request, its answer. RuntimeError when the worker ended instead."""
-        self._to.write(json.dumps({"call": name, **arguments}) + "\n")
-        self._to.flush()
-        line = self._from.readline()
+        try:
+            self._to.write(json.dumps({"call": name, **arguments}) + "\n")
+            self._to.flush()
+            line = self._from.readline()
+        except BrokenPipeError:
+            line = ""
         if not line:
             raise RuntimeError(f"worker ended with {self._process.wait()}: {self._process.args!r}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
-        """End the worker."""
-        self._to.close()
+        """End the worker, alive or not."""
+        with contextlib.suppress(BrokenPipeError):
+            self._to.close()
+        self._from.close()
         self._process.wait(timeout=30)
 
 

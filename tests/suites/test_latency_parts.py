@@ -1,0 +1,86 @@
+"""The parts around the timed process: arms as data, the worker's failures, the benchmark's arithmetic."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from suites.latency import bench_llama_cpp as bench
+from suites.latency.arms import load_arms, load_prompts
+from suites.latency.repeats import run_worker
+
+
+def test_arms_take_defaults_and_override_them() -> None:
+    arms = load_arms()
+    assert arms["greedy-plain"].draft == "none"
+    assert arms["greedy-lookup"].draft == "lookup"
+    assert {arm.prompts for arm in arms.values()} == {"short_chat"}
+    assert len(load_prompts("short_chat")) == 5
+
+
+@pytest.mark.parametrize("line", ["tempratur = 1.0", ""], ids=["unknown", "missing"])
+def test_an_arm_with_a_wrong_key_is_an_error(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "arms.toml"
+    file.write_text(f'[defaults]\nprompts = "short_chat"\n\n[only]\n{line}\n')
+    with pytest.raises(ValueError, match=r"arms.toml \[only\]: missing or unknown: .*an arm has"):
+        load_arms(file)
+
+
+def test_an_unknown_prompt_set_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no prompt set 'long'; it has short_chat"):
+        load_prompts("long")
+
+
+def test_a_failing_worker_is_quoted() -> None:
+    with pytest.raises(AssertionError, match=r"ended with 2:\n(.|\n)*invalid choice: 'no-such-arm'"):
+        run_worker(["no-such-arm"])
+
+
+def test_turns_alternate_after_one_unrecorded_call_of_each() -> None:
+    calls: list[str] = []
+
+    def side(name: str) -> float:
+        calls.append(name)
+        return len(calls)
+
+    ours, theirs = bench.interleave(lambda: side("a"), lambda: side("b"), 4)
+    assert "".join(calls) == "ab" + "ab" + "ba" + "ab" + "ba"
+    assert (ours, theirs) == ([3, 6, 7, 10], [4, 5, 8, 9])
+
+
+def test_ratio_is_above_one_where_ours_is_better() -> None:
+    rate = bench.Row("decode", 1, "token/s", [300.0], [150.0], higher_is_better=True)
+    time = bench.Row("verify", 1, "ms", [3.0], [6.0], higher_is_better=False)
+    assert (rate.ratio, time.ratio) == (2.0, 2.0)
+
+
+def test_spread_is_half_the_interquartile_range_over_the_median() -> None:
+    assert bench.spread([10.0, 10.0]) == 0.0
+    assert bench.spread([8.0, 9.0, 10.0, 11.0, 12.0]) == pytest.approx(0.15)
+
+
+def test_the_table_names_cost_of_eight_rows_and_both_sides() -> None:
+    rows = [
+        bench.Row(f"verify {count} rows", 2, "ms", [3.0 * count**0.5], [6.0 * count], higher_is_better=False)
+        for count in (1, 8)
+    ]
+    about = {side: {"version": "v", "resident_mib": 200.0, "build": "b"} for side in ("ours", "theirs")}
+    table = bench.show(rows, about)
+    assert "8 rows cost, in rows of one, 2 threads: ours 2.83, theirs 8.00" in table
+    assert "theirs: v, 200 MiB resident, b" in table
+
+
+def test_a_worker_that_dies_is_named() -> None:
+    side = bench.Side([sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(RuntimeError, match="worker ended with 3"):
+        side.call("decode")
+    side.close()
+
+
+def test_help_says_what_is_measured() -> None:
+    command = [sys.executable, "-m", "suites.latency.bench_llama_cpp", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "interleaved in one run" in " ".join(done.stdout.split())
