@@ -14,7 +14,7 @@ INKS = {
     "grid": "#dcdedf",
     "band": "#e9ebec",
     "head": "#0072b2",
-    "base": "#9a6a00",
+    "base": "#8a5f00",
     "good": "#00694e",
     "bad": "#b3380f",
     "doubt": "#7d4a8f",
