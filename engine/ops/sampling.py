@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.ops import sampling_reference
 from engine.ops.sampling_reference import PlanColumn, RowFlag
+from native.bindings import sampling as native_cpu
 
 __all__ = [
     "PlanColumn",
@@ -45,8 +45,7 @@ def sampling_plan(
         ValueError: a dtype, shape or stride that the op does not take. A bad *value* is no error here: it raises the
             `RowFlag` of its row.
     """
-    _check(logits, top_k=(top_k, torch.int32), top_p=(top_p, torch.float32), temperature=(temperature, torch.float32))
-    return sampling_reference.sampling_plan(logits, top_k, top_p, temperature, out=out)
+    return native_cpu.bind_sampling_plan(logits, top_k, top_p, temperature, out)()
 
 
 def sampling_apply(
@@ -57,8 +56,7 @@ def sampling_apply(
     A kept entry is the fp32 quotient by `temperature` (which must be the plan's; its own bits where there is none), a
     removed one becomes `mask_value`. Greedy rows and rows at fault keep every bit.
     """
-    _check(logits, plan=(plan, torch.int32), temperature=(temperature, torch.float32))
-    return sampling_reference.sampling_apply(logits, plan, temperature, mask_value=mask_value)
+    return native_cpu.bind_sampling_apply(logits, plan, temperature, mask_value)()
 
 
 def sampling_masses(
@@ -68,21 +66,14 @@ def sampling_masses(
 
     Divided by their row sum they are exactly the distribution that `sampling_draw` draws from.
     """
-    _check(logits, plan=(plan, torch.int32), temperature=(temperature, torch.float32))
-    return sampling_reference.sampling_masses(logits, plan, temperature, out=out)
+    return native_cpu.bind_sampling_masses(logits, plan, temperature, out)()
 
 
 def sampling_weigh(
     logits: Tensor, plan: Tensor, token_ids: Tensor, temperature: Tensor | None = None, *, out: Tensor | None = None
 ) -> Tensor:
     """Weight of one token a row and the row's total: i64 [B, 2]; probability is their quotient."""
-    _check(
-        logits,
-        plan=(plan, torch.int32),
-        token_ids=(token_ids, torch.int64),
-        temperature=(temperature, torch.float32),
-    )
-    return sampling_reference.sampling_weigh(logits, plan, token_ids, temperature, out=out)
+    return native_cpu.bind_sampling_weigh(logits, plan, token_ids, temperature, out)()
 
 
 def sampling_draw(
@@ -99,33 +90,4 @@ def sampling_draw(
     Greedy rows give the lowest id of their maximum. `logits` may be read before or after `sampling_apply`; after it,
     without `temperature`. `excluded` i64 [B] takes one id out of each row first (-1: none).
     """
-    _check(
-        logits,
-        plan=(plan, torch.int32),
-        random_bits=(random_bits, torch.int64),
-        excluded=(excluded, torch.int64),
-        temperature=(temperature, torch.float32),
-    )
-    return sampling_reference.sampling_draw(logits, plan, random_bits, temperature, excluded=excluded, out=out)
-
-
-def _check(logits: Tensor, **per_row: tuple[Tensor | None, torch.dtype]) -> None:
-    if logits.dtype != torch.float32 or logits.ndim != 2 or logits.shape[1] < 1:
-        raise ValueError(
-            f"logits are {logits.dtype} {list(logits.shape)}; allowed: float32 [B, V]. Half precision makes ties that "
-            "fp32 logits do not have: compute the head in fp32"
-        )
-    if logits.shape[1] > 1 and logits.stride(1) != 1:
-        raise ValueError(f"logits have column stride {logits.stride(1)}; allowed: 1 (rows may be apart)")
-    rows = logits.shape[0]
-    for name, (tensor, dtype) in per_row.items():
-        if tensor is None:
-            continue
-        wanted = [rows, len(PlanColumn)] if name == "plan" else [rows]
-        if tensor.dtype != dtype or list(tensor.shape) != wanted or not tensor.is_contiguous():
-            raise ValueError(
-                f"{name} is {tensor.dtype} {list(tensor.shape)} with strides {tensor.stride()}; "
-                f"allowed: {dtype} {wanted}, contiguous"
-            )
-        if tensor.device != logits.device:
-            raise ValueError(f"{name} is on {tensor.device} and the logits are on {logits.device}; put both on one")
+    return native_cpu.bind_sampling_draw(logits, plan, random_bits, temperature, excluded, out)()

@@ -180,6 +180,11 @@ _ROW_DTYPES = {
 
 
 def _check_rows(logits: torch.Tensor, plan: torch.Tensor | None = None, **per_row: torch.Tensor | None) -> int:
+    if isinstance(logits, torch.Tensor) and logits.dtype in (torch.float16, torch.bfloat16):
+        raise ValueError(
+            f"logits: saw dtype {logits.dtype}, need torch.float32: half precision makes ties that fp32 logits do not "
+            "have, so compute the head in fp32"
+        )
     check.tensor("logits", logits, torch.float32, (None, None), contiguous=False)
     rows, width = logits.shape
     if not 1 <= width <= MAX_WIDTH:
