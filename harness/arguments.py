@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from harness import __version__
+from harness import __version__, machine_cli
 from harness.run import DEFAULT_TIMEOUT_S
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -19,6 +19,8 @@ the usual way:
   python -m harness verify artifacts/bundles/NAME check somebody else's bundle
   python -m harness compare BASE HEAD             any two bundles, runs or baselines
   python -m harness accept A B --reason '...'     move the baseline on purpose
+  python -m harness doctor                        what on this machine will spoil a measurement
+  python -m harness lease run -- COMMAND          hold the GPUs, or the CPU, exclusively meanwhile
 
 exit codes: 0 ok, 1 regression, 2 usage, 3 evidence broken, 4 nothing comparable, 5 undecided (only with --strict),
 130 interrupted
@@ -26,7 +28,7 @@ exit codes: 0 ok, 1 regression, 2 usage, 3 evidence broken, 4 nothing comparable
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Ours, and those after ``--``, which are pytest's."""
+    """Ours, and those after ``--``, which are pytest's (or the command that `lease run` runs)."""
     own = list(arguments)
     if "--" not in own:
         return own, ()
@@ -55,7 +57,12 @@ def build_parser() -> argparse.ArgumentParser:
     _accept(commands)
     _report(commands)
     _selftest(commands)
+    machine_cli.add_commands(_adder(commands))
     return parser
+
+
+def _adder(commands: Commands) -> Callable[..., argparse.ArgumentParser]:
+    return lambda name, **words: commands.add_parser(name, **words)
 
 
 def _run(commands: Commands) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NoReturn
 
+from harness import machine_cli
 from harness.arguments import build_parser, split_arguments
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     own, pytest_args = split_arguments(sys.argv[1:] if arguments is None else arguments)
     parser = build_parser()
     options = parser.parse_args(own)
-    if pytest_args and options.command != "run":
+    if pytest_args and options.command not in ("run", "lease"):
         parser.error(f"harness {options.command} takes nothing after --")
     options.pytest_args = pytest_args
     signal.signal(signal.SIGTERM, _as_interrupt)
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "accept": accept_command,
         "report": report_command,
         "selftest": selftest_command,
+        "lease": lambda chosen: machine_cli.lease_command(chosen, pytest_args, say, print),
+        "doctor": lambda chosen: machine_cli.doctor_command(chosen, print),
     }
     try:
         code = commands[options.command](options)

@@ -40,6 +40,7 @@ TOLERATED_VARIABLES = frozenset(
         "env.PYTHONUNBUFFERED",
         "env.PYTEST_ADDOPTS",
         "env.PYTEST_PLUGINS",
+        "env.PYTEST_DISABLE_PLUGIN_AUTOLOAD",
         "env.CUDA_VISIBLE_DEVICES",  # gpu.uuids says which GPUs they were
         "env.SM70_NATIVE_LIBRARY",  # native.sha256 says which library it was
         "env.SM70_RUN_DIR",

@@ -1,7 +1,7 @@
 """What makes this process unfit for timing: looked for from inside it, never assumed absent.
 
-Standard library only, and no module is imported to ask it: a library that is not loaded cannot be tracing. Each
-finding is one sentence that names what was seen.
+Standard library only, and no library is imported to ask it: one that is not loaded cannot be tracing. Each finding is
+one sentence that names what was seen.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 import sysconfig
 import threading
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def _interpreter() -> list[str]:
         reasons.append("Python development mode is on (-X dev)")
     if sysconfig.get_config_var("Py_DEBUG"):
         reasons.append("Python is a debug build (Py_DEBUG)")
-    if "tracemalloc" in sys.modules and sys.modules["tracemalloc"].is_tracing():
+    if tracemalloc.is_tracing():
         reasons.append("tracemalloc is tracing allocations")
     return reasons
 

@@ -60,6 +60,7 @@ class RecordTail:
             case "case_start":
                 state.open_cases.append(node)
             case "case_end":
-                state.outcomes[node] = str(record["outcome"])
+                if record["outcome"] != "interrupted":
+                    state.outcomes[node] = str(record["outcome"])
                 if node in state.open_cases:
                     state.open_cases.remove(node)

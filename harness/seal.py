@@ -10,7 +10,7 @@ from harness import report
 from harness.bag import Bag
 from harness.bundle import CARRIED_MANIFEST, Bundle, Verdict, about_of, copy_scope, finish, put, put_common, unfinished
 from harness.bundle import scope_of as scope_in
-from harness.collect import collect, describe
+from harness.collect import collect, describe, scope_folders
 from harness.compare import JUDGE, compare
 from harness.errors import UsageError
 from harness.gate import decide
@@ -65,6 +65,7 @@ class Sealed:
 
 def seal_run(run: Path, request: SealRequest) -> Sealed:
     """Seal a finished run, alone with it; scopes it lacks may be carried over from earlier bundles."""
+    scope_folders(run)  # say what is wrong with the folder before its lock is asked for
     with locked(run):
         evidence = collect(run, run.name, list(request.known_scopes))
         folders = {scope.scope: run / scope.scope for scope in evidence.scopes}
@@ -111,6 +112,9 @@ def _seal(fresh: Evidence, folders: dict[str, Path], run: str, request: SealRequ
         )
         put_common(folder, about, described, base, verdict)
         digest = finish(folder, place, about)
+    # The report inside cannot hold the digest that covers it; the one shown now can.
+    described, comparison = replace(described, digest=digest), replace(comparison, head_digest=digest)
+    document = report.build_document(comparison, decision, described, base)
     return Sealed(place, digest, described, comparison, decision, document)
 
 
