@@ -1,4 +1,4 @@
-"""The commands about the machine: ``harness lease list|run`` and ``harness doctor``. Their words go to ``say``/``show``."""
+"""Commands about the machine: ``harness lease list|run`` and ``harness doctor``. Words go to ``say`` and ``show``."""
 
 from __future__ import annotations
 
