@@ -6,6 +6,7 @@ data as a shorter one, so a row can be compared across batch sizes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from suites.targets import Target, array
 
 MOST_ROWS = 64
 
+_Sequences = tuple[inputs.Paged, torch.Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class OpCall:
@@ -32,8 +35,13 @@ class OpCall:
         return self.name
 
 
+@functools.cache
+def _all_rows(target: Target, width: int, sigma: float) -> torch.Tensor:
+    return target.put(inputs.normal(inputs.generator(width), MOST_ROWS, width, sigma=sigma))
+
+
 def _rows(target: Target, rows: int, width: int, sigma: float = 1.0) -> torch.Tensor:
-    return target.put(inputs.normal(inputs.generator(width), MOST_ROWS, width, sigma=sigma)[:rows])
+    return _all_rows(target, width, sigma)[:rows]
 
 
 def _rms_norm(target: Target, rows: int) -> npt.NDArray[Any]:
@@ -41,23 +49,18 @@ def _rms_norm(target: Target, rows: int) -> npt.NDArray[Any]:
     return array(functional.rms_norm(_rows(target, rows, 576), weight, 1e-5))
 
 
-def _linear(make: Callable[[Target], functional.Weight], k: int) -> Callable[[Target, int], npt.NDArray[Any]]:
-    def run(target: Target, rows: int) -> npt.NDArray[Any]:
-        return array(functional.linear(_rows(target, rows, k), make(target)))
-
-    return run
-
-
-def _q4_1(n: int, k: int) -> Callable[[Target], functional.Weight]:
-    return lambda target: functional.pack_q4_1(target.put(inputs.q4_1_blocks(inputs.generator(n, k), n, k)))
-
-
-def _q8_0(n: int, k: int) -> Callable[[Target], functional.Weight]:
-    return lambda target: functional.pack_q8_0(target.put(inputs.q8_0_blocks(inputs.generator(n, k), n, k)))
+@functools.cache
+def _weight(target: Target, kind: str, n: int, k: int) -> functional.Weight:
+    rng = inputs.generator(n, k)
+    if kind == "q4_1":
+        return functional.pack_q4_1(target.put(inputs.q4_1_blocks(rng, n, k)))
+    if kind == "q8_0":
+        return functional.pack_q8_0(target.put(inputs.q8_0_blocks(rng, n, k)))
+    return target.put(inputs.normal(rng, n, k, sigma=0.1))
 
 
-def _dense(n: int, k: int) -> Callable[[Target], functional.Weight]:
-    return lambda target: target.put(inputs.normal(inputs.generator(n, k), n, k, sigma=0.1))
+def _linear(kind: str, n: int, k: int) -> Callable[[Target, int], npt.NDArray[Any]]:
+    return lambda target, rows: array(functional.linear(_rows(target, rows, k), _weight(target, kind, n, k)))
 
 
 def _silu_mul(target: Target, rows: int) -> npt.NDArray[Any]:
@@ -65,7 +68,8 @@ def _silu_mul(target: Target, rows: int) -> npt.NDArray[Any]:
 
 
 def _embedding(target: Target, rows: int) -> npt.NDArray[Any]:
-    weight = functional.pack_q8_0(target.put(inputs.q8_0_blocks(inputs.generator(2), 300, 576)))
+    weight = _weight(target, "q8_0", 300, 576)
+    assert not isinstance(weight, functional.PackedQ4_1)
     return array(functional.embedding(target.put(np.arange(rows) * 7 % 300), weight))
 
 
@@ -85,23 +89,27 @@ def _rope_store_kv(target: Target, rows: int) -> npt.NDArray[Any]:
     return np.concatenate([array(q), *stored], axis=1)
 
 
+@functools.cache
+def _pages(target: Target, lengths: tuple[int, ...], block_size: int, heads: tuple[int, int], dim: int) -> _Sequences:
+    """A cache with sequences of ``lengths``, and a query row for each of the last ``MOST_ROWS`` positions."""
+    rng = inputs.generator(*lengths[:4])
+    pages = inputs.paged(rng, target, lengths, block_size, heads[1], dim)
+    return pages, target.put(inputs.normal(rng, MOST_ROWS, heads[0], dim))
+
+
 def _decode(target: Target, rows: int) -> npt.NDArray[Any]:
     """``rows`` sequences of different lengths, one query each."""
     lengths = tuple(1 + 37 * row % 320 for row in range(MOST_ROWS))
-    rng = inputs.generator(3)
-    pages = inputs.paged(rng, target, lengths, 16, inputs.KV_HEADS, 64)
-    q = target.put(inputs.normal(rng, MOST_ROWS, inputs.Q_HEADS, 64)[:rows])
-    return _attend(target, pages, q, rows, (1,) * rows)
+    pages, q = _pages(target, lengths, 16, (inputs.Q_HEADS, inputs.KV_HEADS), 64)
+    return _attend(target, pages, q[:rows], rows, (1,) * rows)
 
 
 def _prefill(length: int) -> Callable[[Target, int], npt.NDArray[Any]]:
     """The last ``rows`` positions of one sequence; row i of a run is counted from the end, so it is reversed."""
 
     def run(target: Target, rows: int) -> npt.NDArray[Any]:
-        rng = inputs.generator(length)
-        pages = inputs.paged(rng, target, (length,), 256, 2, 128)
-        q = target.put(inputs.normal(rng, length, 12, 128)[length - rows :])
-        return _attend(target, pages, q, 1, (rows,))[::-1]
+        pages, q = _pages(target, (length,), 256, (12, 2), 128)
+        return _attend(target, pages, q[MOST_ROWS - rows :], 1, (rows,))[::-1]
 
     return run
 
@@ -124,11 +132,11 @@ def _attend(
 
 CALLS = (
     OpCall("rms_norm", _rms_norm),
-    OpCall("linear_q4_1", _linear(_q4_1(inputs.QKV, 576), 576)),
-    OpCall("linear_q4_1_down", _linear(_q4_1(576, 1536), 1536)),
-    OpCall("linear_q4_1_odd", _linear(_q4_1(33, 160), 160)),
-    OpCall("linear_q8_0", _linear(_q8_0(1000, 576), 576)),
-    OpCall("linear_dense", _linear(_dense(100, 576), 576)),
+    OpCall("linear_q4_1", _linear("q4_1", inputs.QKV, 576)),
+    OpCall("linear_q4_1_down", _linear("q4_1", 576, 1536)),
+    OpCall("linear_q4_1_odd", _linear("q4_1", 33, 160)),
+    OpCall("linear_q8_0", _linear("q8_0", 1000, 576)),
+    OpCall("linear_dense", _linear("dense", 100, 576)),
     OpCall("silu_mul", _silu_mul),
     OpCall("embedding", _embedding),
     OpCall("rope_store_kv", _rope_store_kv),

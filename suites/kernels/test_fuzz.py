@@ -60,7 +60,7 @@ def indices(draw: st.DrawFn, count: int, low: int, high: int, dtype: torch.dtype
     if values and draw(st.integers(0, 9)) == 0:
         values[0] = draw(st.sampled_from([-1, -2, high, high + 1000, 2**31 - 1, -(2**31)]))
     wrong = draw(st.integers(0, 19)) == 0
-    return torch.tensor(values, dtype=torch.int16 if wrong else dtype)
+    return torch.tensor(values, dtype=torch.float64 if wrong else dtype)
 
 
 def _attempt(op: str, *arguments: Any, **options: Any) -> Any:
