@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from harness import __version__, machine_cli
+from harness.lease import DEFAULT_WAIT_S
 from harness.run import DEFAULT_TIMEOUT_S
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -99,6 +100,19 @@ examples:
         default=DEFAULT_TIMEOUT_S,
         metavar="SECONDS",
         help="end a scope after (default: %(default)g)",
+    )
+    run.add_argument(
+        "--lease",
+        choices=("auto", "none"),
+        default="auto",
+        help="auto: hold the visible GPUs, or without one the CPU for scopes that take times (default: %(default)s)",
+    )
+    run.add_argument(
+        "--lease-timeout",
+        type=float,
+        default=DEFAULT_WAIT_S,
+        metavar="SECONDS",
+        help="wait for the lease at most (default: %(default)g)",
     )
 
 

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import get_terminal_size
@@ -98,7 +99,8 @@ def run_command(options: argparse.Namespace) -> int:
     ]
     line = ProgressLine(sys.stderr.isatty())
     try:
-        with open_run(run_dir) as run:
+        with open_run(run_dir) as run, machine_cli.watch([r.scope for r in requests], options, say) as watch:
+            requests = [replace(request, watch=watch) for request in requests]
             summaries = [mark_not_run(name, reason, run, root) for name, reason in not_run.items()]
             summaries += run_scopes(
                 requests, run, line.show, resume=options.resume, reruns=options.rerun_failed, done=line.end

@@ -46,6 +46,7 @@ def compare(
     """Compare every row of every scope that head ran. ``quarantine`` is by node id, ``today`` is ``YYYY-MM-DD``."""
     held = {node: entry for node, entry in (quarantine or {}).items() if entry.expires >= today}
     found: list[Difference] = []
+    compared = 0
     scope_rows: list[ScopeRow] = []
     case_rows: list[CaseRow] = []
     metric_rows: list[MetricRow] = []
@@ -56,6 +57,7 @@ def compare(
             continue
         facts: list[Difference] = []
         if base is not None and base_scope is not None:
+            compared += 1
             facts = differences(
                 base.environment_of(base_scope), head.environment_of(scope), assume_comparable=policy.assume_comparable
             )
@@ -75,7 +77,7 @@ def compare(
         head=head.label,
         base_digest=base.digest if base else "",
         head_digest=head.digest,
-        differences=tuple(_joined(found, len({row.scope for row in found}))),
+        differences=tuple(_joined(found, compared)),
         scopes=tuple(scope_rows),
         cases=tuple(case_rows),
         metrics=tuple(metric_rows),

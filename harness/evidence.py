@@ -25,6 +25,7 @@ from harness.model import (
     ScopeEvidence,
     TokenControl,
 )
+from harness.observe import machine_notes
 from harness.records import RecordSet, read_records, to_cases, to_metrics, to_samples, to_tokens
 from harness.rundir import read_json, read_scope_json
 
@@ -89,7 +90,7 @@ def _read(folder: Path, record: dict[str, Any], common: dict[str, str]) -> Scope
         tokens=tuple(control for entry in tries for control in entry.tokens if last_try.get(control.node) is entry),
         problem=problem,
         environment=own,
-        notes=_notes(tries, cases, green),
+        notes=(*_notes(tries, cases, green), *machine_notes(folder, any(entry.samples for entry in tries))),
     )
 
 

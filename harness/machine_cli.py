@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.doctor import Finding, Health, examine, look, worst
@@ -15,6 +16,7 @@ from harness.gpu_processes import gpu_processes, refuse_foreign
 from harness.gpus import Gpu, choose, visible_gpus
 from harness.lease import CPU, DEFAULT_WAIT_S, Holder, Lease, acquire, gpu_resource, held, lease_folder
 from harness.model import ExitCode
+from harness.observe import Watch, wanted_resources
 
 Say = Callable[[str], None]
 WAIT_TELL_S = 10.0
@@ -88,6 +90,19 @@ def take_lease(gpus: Sequence[Gpu], cpu: bool, command: str, timeout_s: float, s
         waiting=waiting,
         foreign=lambda: refuse_foreign(gpus),
     )
+
+
+@contextlib.contextmanager
+def watch(scopes: Sequence[str], options: argparse.Namespace, say: Say) -> Iterator[Watch]:
+    """What ``harness run`` holds and looks at for these scopes; the lease ends with the block."""
+    gpus, _ = visible_gpus(os.environ)
+    wanted, cpu = wanted_resources(scopes, gpus)
+    if options.lease == "none" or not (wanted or cpu):
+        yield Watch(gpus=gpus)
+        return
+    command = f"harness run {' '.join(scopes)}"
+    with take_lease(wanted, cpu, command, options.lease_timeout, say) as lease:
+        yield Watch(lease, gpus, lease.environment())
 
 
 def _wanted_gpus(text: str, cpu: bool) -> list[Gpu]:

@@ -193,6 +193,8 @@ class ScopeEvidence:
         if self.origin.kind is OriginKind.NOT_RUN and self.cases:
             raise IllegalRecord(f"scope {self.scope} is NOT_RUN and yet has {len(self.cases)} cases")
         status = {case.node: case.status for case in self.cases}
+        if len(status) < len(self.cases):
+            raise IllegalRecord(f"scope {self.scope} has {len(self.cases) - len(status)} cases twice")
         for sample in self.samples:
             if sample.node in status and not status[sample.node].green:
                 raise IllegalRecord(f"{sample.node} is {status[sample.node]} and yet has a timing ({sample.name})")
@@ -229,6 +231,11 @@ class Evidence:
     native_sha256: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     not_claimed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [scope.scope for scope in self.scopes]
+        if len(set(names)) < len(names):
+            raise IllegalRecord(f"{self.label} has a scope twice: {', '.join(names)}")
 
     def scope(self, name: str) -> ScopeEvidence | None:
         """The scope called ``name``, or ``None``."""

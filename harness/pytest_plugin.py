@@ -14,6 +14,7 @@ import math
 import os
 import re
 import struct
+import time
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO
@@ -21,6 +22,8 @@ from typing import Any, Literal, NoReturn, TextIO
 import pytest
 
 from harness.fitness import unfit_reasons
+from harness.gpus import visible_gpus
+from harness.lease import worker_device
 
 SCHEMA = 1
 REASON_LIMIT = 2000
@@ -39,10 +42,20 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and the writer when evidence is asked for."""
     config.addinivalue_line("markers", "group(name): the heading under which a report lists this case")
     directory = config.getoption("--evidence")
+    worker = getattr(config, "workerinput", {}).get("workerid", "")
+    if worker:
+        _take_own_device(worker)
     if directory:
         folder = Path(config.invocation_params.dir, directory)
-        worker = getattr(config, "workerinput", {}).get("workerid", "")
         config.pluginmanager.register(EvidenceWriter(config, folder, worker), "harness-evidence")
+
+
+def _take_own_device(worker: str) -> None:
+    """An xdist worker sees one of the caller's GPUs; set before anything can initialise CUDA."""
+    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = [gpu.uuid for gpu in visible_gpus(os.environ)[0]] if asked is None else [e for e in asked.split(",") if e]
+    if visible:
+        os.environ["CUDA_VISIBLE_DEVICES"] = worker_device(worker, visible)
 
 
 class RecordFile:
@@ -58,7 +71,8 @@ class RecordFile:
     def line(self, kind: str, **fields: Any) -> None:
         """Append one record and flush it."""
         try:
-            self._stream.write(json.dumps({"schema": SCHEMA, "kind": kind, **fields}, allow_nan=False) + "\n")
+            line = {"schema": SCHEMA, "kind": kind, "at": round(time.monotonic(), 6), **fields}
+            self._stream.write(json.dumps(line, allow_nan=False) + "\n")
             self._stream.flush()
         except OSError as error:
             pytest.exit(f"harness: cannot write {self.path}: {error.strerror}", returncode=3)

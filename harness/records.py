@@ -25,6 +25,7 @@ _Value = TypeVar("_Value")
 
 class Line(msgspec.Struct, tag_field="kind", kw_only=True, forbid_unknown_fields=True):
     schema: int
+    at: float | None = None  # CLOCK_MONOTONIC seconds: lies beside telemetry of the same machine
 
 
 class ScopeStart(Line, tag="scope_start"):

@@ -7,13 +7,14 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.environment import write_environment
 from harness.errors import Interrupted, UsageError
 from harness.files import json_bytes, utc_now, write_atomic, writing
 from harness.model import Origin, OriginKind, ScopeSummary
+from harness.observe import Watch
 from harness.process import Ended, exit_problem, run_child
 from harness.progress import RecordTail, ScopeProgress
 from harness.rundir import SCHEMA, SCOPE_NAME, RunDir, read_scope_json
@@ -34,6 +35,7 @@ class ScopeRun:
     pytest_args: tuple[str, ...] = ()
     timeout_s: float = DEFAULT_TIMEOUT_S
     only: tuple[str, ...] = ()
+    watch: Watch = field(default_factory=Watch)
 
 
 def run_scope(request: ScopeRun, run: RunDir, tick: Tick) -> ScopeSummary:
@@ -44,18 +46,20 @@ def run_scope(request: ScopeRun, run: RunDir, tick: Tick) -> ScopeSummary:
     argv = pytest_argv(request, folder)
     tail = RecordTail(folder, request.scope)
     started = utc_now()
-    ended = run_child(
-        argv,
-        cwd=request.root,
-        environment=child_environment(os.environ),
-        log=folder / "log.txt",
-        timeout_s=request.timeout_s,
-        keep_open=(run.lock,),
-        tick=lambda: tick(tail.read()),
-    )
+    with request.watch.over(folder):
+        ended = run_child(
+            argv,
+            cwd=request.root,
+            environment=child_environment({**os.environ, **request.watch.environment}),
+            log=folder / "log.txt",
+            timeout_s=request.timeout_s,
+            keep_open=(run.lock, *request.watch.descriptors),
+            tick=lambda: tick(tail.read()),
+        )
     progress = tail.read()
     merge_worker_records(folder)
     summary = summarise(request, ended, progress)
+    summary = replace(summary, problem=summary.problem or request.watch.lost())
     write_scope_json(folder, request, argv, started, ended, summary, attempt)
     if ended.interrupted:
         raise Interrupted(f"scope {request.scope} was interrupted after {progress.done} of {progress.total} cases")

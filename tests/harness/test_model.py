@@ -52,6 +52,8 @@ INTERVAL = Interval(1.0, 1.1, 0.95, "")
             lambda: build.scope(build.case("n", CaseStatus.FLAKY), samples=(build.samples("n", (1.0,)),)),
             "is flaky and yet has a timing",
         ),
+        (lambda: build.scope(build.case("n"), build.case("n")), "has 1 cases twice"),
+        (lambda: build.evidence(build.scope(), build.scope()), "has a scope twice"),
         (lambda: CaseRow("s", "n", CaseOutcome.MISSING, None, CaseStatus.PASSED), "cannot be MISSING"),
         (lambda: CaseRow("s", "n", CaseOutcome.UNCHANGED, CaseStatus.PASSED, CaseStatus.FAILED), "is not UNCHANGED"),
         (lambda: MetricRow("s", "n", "m", "metric", MetricOutcome.WORSE), "needs both values"),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,10 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(project: Path, harness: Harness
 def test_killed_harness_keeps_the_folder_locked_while_its_pytest_lives(project: Path, harness: Harness) -> None:
     child = start_hanging(project)
     child.kill()
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    child.stderr.close()
     child.wait()
     refused = harness("run", "faults", "--resume", "--run-dir", "R", env=PLAIN)
     assert refused.code == 2
@@ -224,7 +229,7 @@ def test_worker_files_are_folded_in(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda _: (100, 100, 1 << 20))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: types.SimpleNamespace(free=1 << 20))
     with pytest.raises(UsageError, match="has 1 MiB free") as caught:
         run.open_outputs(tmp_path)
     assert "another disk" in caught.value.hint
