@@ -23,10 +23,10 @@ PROMPTS = (
     "Translate into French: The library closes at nine in the evening.",
     "Explain how a bicycle stays upright, for a curious child.",
 )
-# Both sides sum 576 to 1536 float32 products in 30 layers, in different orders: relative error of a residual row grows
-# like sqrt(30 * 9) roundings of 2**-24, about 1e-6, on logits of up to 40 after a head of 576 products. Twice that on
-# either side of a tie: a greater gap between the best two cannot be rounding.
-LOGIT_ERROR = 1e-3
+# The native products hold activations as 16-bit fixed point by groups of 32: half a step is 2**-16 of the group's largest
+# magnitude, which is at most sqrt(32) times its root mean square. 121 products in a row add up like a random walk, on
+# logits of up to 40. Float32 rounding of either side is far below that.
+LOGIT_ERROR = 40 * 121**0.5 * 32**0.5 * 2**-16
 NO_STOP = SamplingParams(max_tokens=TOKENS, stop_token_ids=())
 
 

@@ -1,0 +1,100 @@
+"""Tensors out of the safetensors files of a Hugging Face model folder. Pickled weights are never loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from engine.errors import ModelFileError
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Checkpoint:
+    """Takes tensors by name, once each, as float32, and checks what they are. Use as a context manager."""
+
+    def __init__(self, folder: Path, ignored_prefixes: tuple[str, ...] = ()) -> None:
+        """Open every file that the folder names. Raises ``ModelFileError`` for one that is missing or damaged.
+
+        Tensors below ``ignored_prefixes`` belong to parts that the caller knows and does not run.
+        """
+        self._folder = folder
+        self._files: dict[Path, Any] = {}  # safetensors' handles have no type of their own
+        self._home: dict[str, Path] = {}
+        for path in _files(folder):
+            try:
+                self._files[path] = safe_open(path, framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise ModelFileError(f"{path}: cannot be read as safetensors: {error}; fetch it again") from error
+            names: list[str] = self._files[path].keys()
+            for name in names:
+                if name in self._home:
+                    raise ModelFileError(f"{path}: tensor {name} is in {self._home[name].name} too")
+                self._home[name] = path
+        self._left = {name for name in self._home if not name.startswith(ignored_prefixes)}
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.clear()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._home
+
+    def take(self, name: str, *shape: int) -> torch.Tensor:
+        """One tensor of exactly ``shape`` as float32."""
+        if name not in self._home:
+            raise ModelFileError(f"{self._folder}: tensor {name} is missing; the checkpoint is incomplete")
+        path = self._home[name]
+        try:
+            tensor: torch.Tensor = self._files[path].get_tensor(name)
+        except SafetensorError as error:
+            raise ModelFileError(f"{path}: {name} cannot be read: {error}; fetch it again") from error
+        if tuple(tensor.shape) != shape:
+            raise ModelFileError(f"{path}: {name} has shape {tuple(tensor.shape)}; the config asks for {shape}")
+        if tensor.dtype not in _FLOATS:
+            raise ModelFileError(f"{path}: {name} is {tensor.dtype}; allowed: {', '.join(map(str, _FLOATS))}")
+        self._left.discard(name)
+        return tensor.float()
+
+    def refuse_leftovers(self) -> None:
+        """Raise ``ModelFileError`` if a tensor was not taken: leaving it out would give wrong answers."""
+        if self._left:
+            some = ", ".join(sorted(self._left)[:3])
+            raise ModelFileError(
+                f"{self._folder}: {len(self._left)} tensors have no place in this model, e.g. {some}; "
+                "leaving them out would give wrong answers"
+            )
+
+
+def _files(folder: Path) -> list[Path]:
+    single, index = folder / SINGLE_FILE, folder / INDEX_FILE
+    if single.is_file():
+        return [single]
+    if not index.is_file():
+        pickled = sorted(path.name for path in folder.glob("*.bin"))
+        why = (
+            f"found {pickled[0]}, and pickled weights are never loaded; convert them"
+            if pickled
+            else "give a model folder"
+        )
+        raise ModelFileError(f"{folder}: neither {SINGLE_FILE} nor {INDEX_FILE}; {why}")
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ModelFileError(f"{index}: no weight_map of file names in it ({error!r})") from error
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise ModelFileError(f"{index}: names {name!r}, which is no file in {folder}")
+    return [folder / name for name in names]
