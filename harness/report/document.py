@@ -219,22 +219,28 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
+    """``ending`` says in a few words what came of it: the exit code, or what was looked at."""
+
     word: str
     sentence: str
     tone: Tone
-    exit_code: int
-    exit_meaning: str
+    ending: str
     reasons: tuple[str, ...]
     counts: tuple[Count, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
+    """``kind`` is what this is, ``stamp`` ends the first line of the one-screen form, ``foot`` are the last words."""
+
+    kind: str
     title: str
+    stamp: tuple[str, ...]
     verdict: Verdict
     subject: tuple[Fact, ...]
     sections: tuple[Section, ...]
     footnotes: tuple[str, ...]
+    foot: str
 
     def section(self, key: str) -> Section:
         """The section called ``key``; ``KeyError`` when there is none."""

@@ -61,7 +61,7 @@ def _laid_out(document: Document, rows: int, elsewhere: str) -> str:
     verdict = document.verdict
     parts = [
         f"# {_SIGNS.get(verdict.tone, '')}{escaped(verdict.word)}",
-        f"**{escaped(verdict.sentence)}** Exit code {verdict.exit_code} ({escaped(verdict.exit_meaning)}).",
+        f"**{escaped(verdict.sentence)}** {escaped(document.kind)}, {escaped(verdict.ending)}.",
         "\n".join(f"- {escaped(reason)}" for reason in verdict.reasons[: max(rows, 5)]),
         _more(len(verdict.reasons), max(rows, 5), "reasons", elsewhere),
         " · ".join(f"{count.number} {escaped(count.word)} ({escaped(count.of)})" for count in verdict.counts),

@@ -135,8 +135,8 @@ def _round_strips(data: RoundStrips) -> Canvas:
                 [lane + _spread(i) for i in range(len(rounds))],
                 ".",
                 color=color,
-                alpha=0.45,
-                markersize=4.5,
+                alpha=0.6,
+                markersize=5,
                 markeredgewidth=0,
             )
             axis.plot([figure, figure], [lane - 0.36, lane + 0.36], color=color, linewidth=2.6, solid_capstyle="butt")

@@ -49,7 +49,8 @@ const makeFilterable = (table) => {
     });
     shown.textContent = words.length ? `${kept} of ${rows.length} rows` : "";
   });
-  table.closest(".scroll").before(label);
+  if (table.caption.className === "seen") table.caption.append(label);
+  else table.closest(".scroll").before(label);
 };
 
 for (const table of document.querySelectorAll("table")) {

@@ -17,18 +17,17 @@ _SENTENCE_LINES = 2
 _LABEL = 16
 # Reasons and rows both stand worst first, so the first ones are about the same things.
 _LOOKED_AT = 20
-# Entries a section may always show; what others leave over goes to the sections in this order.
+# Lines a section may always use, most important section first; what is left over goes out in the same order.
 _SHARES = {"changed": 6, "limits": 4, "coverage": 6, "timing": 4}
+_FOOT = "evidence"
 
 
 def render(document: Document, *, color: bool, width: int, height: int) -> str:
-    """Lines joined by newlines. Below 24 lines or 60 columns there is no room for a verdict: ``ValueError``."""
-    if height < 24 or width < 60:
-        raise ValueError(f"a verdict needs at least 24 lines of 60 columns, not {height} of {width}")
+    """Lines joined by newlines; never fewer than 24 lines of 60 columns, below which no verdict has room."""
+    width, height = max(width, 60), max(height, 24)
     top = _top(document, width)
-    foot = _foot(document.section("evidence"), width)
-    sections = [document.section(key) for key in ("changed", "timing", "coverage", "limits")]
-    sections = [section for section in sections if section.brief]
+    foot = [line for section in document.sections if section.key == _FOOT for line in _foot(section, width)]
+    sections = [section for section in document.sections if section.brief and section.key != _FOOT]
     entries = {section.key: _entries(section, width) for section in sections}
     room = height - len(top) - len(foot) - 2 * len(sections)
     shares = _divided(room, {key: sum(map(len, lines)) for key, lines in entries.items()})
@@ -40,9 +39,8 @@ def render(document: Document, *, color: bool, width: int, height: int) -> str:
 
 def _top(document: Document, width: int) -> list[Text]:
     verdict = document.verdict
-    facts = {fact.name: fact.value for fact in document.subject}
     head = Text(verdict.word.upper(), style=_STYLES[verdict.tone])
-    tail = f"exit {verdict.exit_code} ({verdict.exit_meaning})  {facts['Device key']}  {facts['Measured']}"
+    tail = "  ".join((verdict.ending, *document.stamp))
     head.append(" " * max(2, width - head.cell_len - len(tail)) + tail, style="not bold dim")
     return [_cut(head, width), *_wrapped(verdict.sentence, width, _SENTENCE_LINES), *_reasons(document, width)]
 
@@ -108,13 +106,12 @@ def _cut_front(text: str, width: int) -> Text:
 
 def _divided(room: int, wanted: dict[str, int]) -> dict[str, int]:
     """Lines for each section: its share first, then what is left over, in the order of importance."""
-    shares = {key: min(wanted.get(key, 0), share) for key, share in _SHARES.items()}
+    shares = {key: min(lines, _SHARES.get(key, 4)) for key, lines in wanted.items()}
     while sum(shares.values()) > room:
         largest = max(shares, key=lambda key: shares[key])
         shares[largest] -= 1
-    for key in shares:
-        more = min(room - sum(shares.values()), wanted.get(key, 0) - shares[key])
-        shares[key] += more
+    for key in sorted(shares, key=lambda key: list(_SHARES).index(key) if key in _SHARES else len(_SHARES)):
+        shares[key] += min(room - sum(shares.values()), wanted[key] - shares[key])
     return shares
 
 

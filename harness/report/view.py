@@ -31,6 +31,11 @@ _WORDS = {
 }
 
 
+_FOOT = (
+    "The records behind this are in the bundle: comparison.json, and every scope's junit.xml, records.jsonl, log.txt."
+)
+
+
 def build_document(comparison: Comparison, decision: GateDecision, head: Evidence, base: Evidence | None) -> Document:
     """Everything the report says, in reading order: verdict, changes, timing, coverage, evidence, limits, footnotes.
 
@@ -47,6 +52,9 @@ def build_document(comparison: Comparison, decision: GateDecision, head: Evidenc
         limits.section(comparison, head),
     )
     return Document(
+        kind="Evidence report",
+        stamp=(visible(head.device_key), visible(head.created) or "time not recorded"),
+        foot=_FOOT,
         title=f"{visible(head.label)} against {visible(base.label) if base else 'no baseline'}",
         verdict=_verdict(comparison, changed, decision, head, base),
         subject=_subject(head, base),
@@ -79,8 +87,7 @@ def _verdict(
         word=word,
         sentence=_sentence(comparison, changed, decision, head, base, compared=compared),
         tone=tone,
-        exit_code=int(decision.code),
-        exit_meaning=EXIT_MEANING[decision.code],
+        ending=f"exit {int(decision.code)} ({EXIT_MEANING[decision.code]})",
         reasons=tuple(visible(reason) for reason in decision.reasons),
         counts=_counts(comparison, head),
     )
