@@ -38,7 +38,7 @@ def test_a_run_of_two_scopes(project: Path, harness: Harness) -> None:
     assert (record["exit_code"], record["state"], record["problem"]) == (0, "finished", "")
     assert "5 passed, 1 skipped" in record["log_tail"][-1]
     names = {path.name for path in (project / "R" / "green").iterdir()}
-    assert names == {"scope.json", "junit.xml", "records.jsonl", "log.txt", "environment.json"}
+    assert names - {"telemetry.jsonl"} == {"scope.json", "junit.xml", "records.jsonl", "log.txt", "environment.json"}
 
 
 def test_a_crash_is_a_result_with_its_name(project: Path, harness: Harness) -> None:
