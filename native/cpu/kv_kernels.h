@@ -1,0 +1,43 @@
+// One head's row of a KV cache to floats and back, and the rotation of a head; included after a simd header.
+#ifndef SM70_CPU_KV_KERNELS_H_
+#define SM70_CPU_KV_KERNELS_H_
+
+#include <cstdint>
+
+#include "cpu/kernels.h"
+
+namespace sm70 {
+namespace {
+
+// `count` is a multiple of 16.
+void kv_to_floats(int64_t code, const void* from, int64_t count, float* to) {
+  if (code == kKvFloat16)
+    for (int64_t at = 0; at < count; at += 16) store(to + at, load_halves(static_cast<const uint16_t*>(from) + at));
+  else
+    for (int64_t at = 0; at < count; at += 16) store(to + at, load(static_cast<const float*>(from) + at));
+}
+
+void floats_to_kv(int64_t code, const float* from, int64_t count, void* to) {
+  if (code == kKvFloat16)
+    for (int64_t at = 0; at < count; at += 16) store_halves(static_cast<uint16_t*>(to) + at, load(from + at));
+  else
+    for (int64_t at = 0; at < count; at += 16) store(static_cast<float*>(to) + at, load(from + at));
+}
+
+// Rotates 2 * half dimensions of a head by (cos, sin) pairs and copies the rest. Plain loops: each product and sum is
+// rounded on its own, so every compilation gives the same bits.
+void rotate_head(const float* from, const float* cos_sin, int64_t half, int64_t head_dim, bool interleaved, float* to) {
+  const int64_t step = interleaved ? 2 : 1, apart = interleaved ? 1 : half;
+  for (int64_t i = 0; i < half; ++i) {
+    const float first = from[i * step], second = from[i * step + apart];
+    const float cosine = cos_sin[2 * i], sine = cos_sin[2 * i + 1];
+    to[i * step] = first * cosine - second * sine;
+    to[i * step + apart] = second * cosine + first * sine;
+  }
+  for (int64_t i = 2 * half; i < head_dim; ++i) to[i] = from[i];
+}
+
+}  // namespace
+}  // namespace sm70
+
+#endif  // SM70_CPU_KV_KERNELS_H_
