@@ -199,6 +199,8 @@ def _evidence(checked: bag.Bag, about: About) -> Evidence:
                 f"{path}: bundle.json claims {name} {wrong[0] if wrong else ''} otherwise than its files show"
             )
         scopes.append(scope)
+    if all(scope.environment for scope in scopes):
+        raise EvidenceError(f"{path}: environment.json is that of none of its scopes")
     listed = {f"data/scopes/{scope.scope}/" for scope in scopes}
     for member in checked.members:
         if member.startswith("data/scopes/") and not any(member.startswith(prefix) for prefix in listed):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -11,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from harness.cli import main
 
 collect_ignore_glob = ["fixture_suites/*"]
 
@@ -51,15 +55,60 @@ def call_harness(cwd: Path, *arguments: str, env: Mapping[str, str] | None = Non
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+def call_here(cwd: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Ran:
+    """The same in this process: no second interpreter to start."""
+    said, told = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in harness_environment(env).items():
+            patch.setenv(name, value)
+        patch.chdir(cwd)
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told), pytest.raises(SystemExit) as ended:
+            main(arguments)
+    return Ran(int(ended.value.code or 0), said.getvalue(), told.getvalue())
+
+
+def make_project(root: Path) -> Path:
     """A git work tree with ``suites/{green,faults,timed,empty}``, committed and clean."""
-    root = tmp_path / "project"
     shutil.copytree(HERE / "fixture_suites", root / "suites", ignore=shutil.ignore_patterns("__pycache__"))
-    (root / ".gitignore").write_text("__pycache__/\nartifacts/\nbaselines/\n")
+    (root / ".gitignore").write_text("__pycache__/\nartifacts/\nbaselines/\nruns/\nR/\n")
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
         subprocess.run(["git", *command], cwd=root, check=True, env=harness_environment())
     return root
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of this test alone."""
+    return make_project(tmp_path / "project")
+
+
+@pytest.fixture(scope="session")
+def sealed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with two runs of ``green`` and ``timed`` (the second a copy), sealed, the baseline accepted."""
+    root = make_project(tmp_path_factory.mktemp("sealed") / "project")
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    assert call_here(root, "run", "green", "timed", "--run-dir", "runs/a", env=environment).code == 0
+    shutil.copytree(root / "runs" / "a", root / "runs" / "b")
+    for name in ("a", "b"):
+        assert call_here(root, "seal", f"runs/{name}", "--against", "none").code == 0
+    bundles = [str(path) for path in sorted((root / "artifacts" / "bundles").iterdir())]
+    assert call_here(root, "accept", *bundles, "--reason", "first").code == 0
+    return root
+
+
+@pytest.fixture
+def sealed(sealed_once: Path, tmp_path: Path) -> Path:
+    """A copy of that project to spoil."""
+    return shutil.copytree(sealed_once, tmp_path / "project")
+
+
+@pytest.fixture
+def bundle(sealed: Path) -> Path:
+    """One sealed bundle of it, whose members may be written to."""
+    path = next(path for path in sorted((sealed / "artifacts" / "bundles").iterdir()))
+    for member in path.rglob("*"):
+        member.chmod(0o755 if member.is_dir() else 0o644)
+    return path
 
 
 @pytest.fixture

@@ -1,0 +1,366 @@
+"""Many bundles in the order of their time -> a series a metric, with the steps in it. Pure.
+
+A step in noisy times is proposed by ruptures (exact segmentation of log values, at least ``MIN_SEGMENT`` bundles a
+side, so that one bad night is no step) and stands only if an exact rank test and the margin agree. Exact numbers and
+token hashes step wherever they differ. Where bundles may not be compared (other machine facts, other tokens) a series
+breaks: nothing is said across a break.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from harness.comparability import differences
+from harness.model import Better, Evidence, Interval, MetricOutcome, OriginKind, Samples, ScopeEvidence
+from harness.stats import decide, median
+from harness.units import convert, same_dimension
+
+MIN_SEGMENT = 3
+LEVEL = 0.95
+MARGIN_FLOOR = 0.03
+# A step costs 2 sigma^2 log n (the Bayesian information criterion for a place and a level), doubled so that the search
+# proposes little that the test then throws away.
+PENALTY = 2.0
+EXACT_UP_TO = 2500  # pairs; beyond that the normal approximation of the rank test is as good and quicker
+# A night is out of line beyond the margin or, in a noisy series, beyond this many standard deviations (1 in 370).
+NIGHT_SIGMAS = 3.0
+# Median |difference of neighbours| -> standard deviation, for Gaussian noise: 1 / (0.6745 * sqrt(2)).
+SIGMA_OF_DIFFERENCES = 1.0483
+LEAST_SIGMA = 1e-6  # of log values: what is steadier than that has no noise worth estimating
+
+
+@dataclass(frozen=True, slots=True)
+class BundleRef:
+    """One bundle of the history."""
+
+    label: str
+    digest: str
+    created: str
+    commit: str
+    device_key: str
+    cases: int
+    passed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value. ``bundle`` is the place in ``History.bundles``; ``low`` and ``high`` span its n repeats.
+
+    ``left_out`` says why it is shown and takes no part: unfit for timing, or carried over from another bundle.
+    """
+
+    bundle: int
+    value: float
+    low: float
+    high: float
+    n: int
+    token_sha256: str = ""
+    left_out: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Before point ``at`` something changed that forbids comparing across."""
+
+    at: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From point ``at`` on the level is another one. ``p`` is corrected for the places searched; ``None`` if exact."""
+
+    at: int
+    before: float
+    after: float
+    n_before: int
+    n_after: int
+    outcome: MetricOutcome
+    p: float | None
+    also: tuple[str, ...] = ()
+
+    @property
+    def ratio(self) -> float | None:
+        """after / before; ``None`` where there is none."""
+        return self.after / self.before if self.before else None
+
+
+@dataclass(frozen=True, slots=True)
+class Streak:
+    """The last ``nights`` points all lie beyond the margin on one side of ``reference``, the level before them."""
+
+    nights: int
+    reference: float
+    reference_n: int
+    ratio: float
+    margin: float
+    outcome: MetricOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    device_key: str
+    scope: str
+    node: str
+    name: str
+    kind: str  # "samples", "metric" or "tokens"
+    unit: str
+    better: Better
+    points: tuple[Point, ...]
+    breaks: tuple[Break, ...] = ()
+    steps: tuple[Step, ...] = ()
+    streak: Streak | None = None
+    margin: float = 0.0
+
+    def levels(self) -> tuple[tuple[int, int, float], ...]:
+        """(first point, one past the last, median) of each stretch between breaks and steps, left-out points aside."""
+        edges = sorted({0, *(b.at for b in self.breaks), *(s.at for s in self.steps), len(self.points)})
+        stretches = []
+        for start, end in pairwise(edges):
+            values = [point.value for point in self.points[start:end] if not point.left_out]
+            if values:
+                stretches.append((start, end, median(values)))
+        return tuple(stretches)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    bundles: tuple[BundleRef, ...]
+    series: tuple[Series, ...]
+    margin: float
+    not_read: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    device_key: str
+    scope: str
+    node: str
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    point: Point
+    unit: str
+    better: Better
+    facts: dict[str, str]
+    commit: str
+
+
+def build_history(
+    evidence: Iterable[Evidence], margin: float = MARGIN_FLOOR, not_read: tuple[str, ...] = ()
+) -> History:
+    """The history of bundles, each counted once, oldest first. ``margin`` is the least change worth a name."""
+    ordered = sorted(_once(evidence), key=lambda bundle: (bundle.created, bundle.label))
+    raw: dict[_Key, list[_Raw]] = {}
+    for place, bundle in enumerate(ordered):
+        for scope in bundle.scopes:
+            facts = {**bundle.environment_of(scope), "device_key": bundle.device_key}
+            _collect(raw, place, bundle, scope, facts)
+    series = tuple(_series(key, points, margin) for key, points in raw.items())
+    return History(tuple(map(_reference, ordered)), tuple(sorted(series, key=_gravity)), margin, not_read)
+
+
+def _once(evidence: Iterable[Evidence]) -> list[Evidence]:
+    seen: dict[str, Evidence] = {}
+    for bundle in evidence:
+        seen.setdefault(bundle.digest or bundle.label, bundle)
+    return list(seen.values())
+
+
+def _reference(bundle: Evidence) -> BundleRef:
+    cases = [case for scope in bundle.scopes for case in scope.cases]
+    return BundleRef(
+        bundle.label,
+        bundle.digest,
+        bundle.created,
+        bundle.commit,
+        bundle.device_key,
+        len(cases),
+        sum(case.status.green for case in cases),
+    )
+
+
+def _collect(
+    raw: dict[_Key, list[_Raw]], place: int, bundle: Evidence, scope: ScopeEvidence, facts: dict[str, str]
+) -> None:
+    carried = "carried over, not measured" if scope.origin.kind is OriginKind.CARRIED else ""
+
+    def add(node: str, name: str, kind: str, point: Point, unit: str, better: Better) -> None:
+        key = _Key(bundle.device_key, scope.scope, node, name, kind)
+        raw.setdefault(key, []).append(_Raw(point, unit, better, facts, bundle.commit))
+
+    for samples in scope.samples:
+        add(samples.node, samples.name, "samples", _of_samples(place, samples, carried), samples.unit, samples.better)
+    for metric in scope.metrics:
+        point = Point(place, metric.value, metric.value, metric.value, 1, left_out=carried)
+        add(metric.node, metric.name, "metric", point, metric.unit, metric.better)
+    for control in scope.tokens:
+        value = control.emitted_per_round
+        point = Point(place, value, value, value, len(control.prompt_sha256), control.sha256, carried)
+        add(control.node, control.name, "tokens", point, "token/round", Better.HIGHER)
+
+
+def _of_samples(place: int, samples: Samples, carried: str) -> Point:
+    left_out = carried or (f"unfit for timing: {'; '.join(samples.unfit)}" if samples.unfit else "")
+    values = samples.values
+    return Point(place, median(values), min(values), max(values), len(values), samples.token_sha256, left_out)
+
+
+# ---- one series -----------------------------------------------------------------------------------------------------
+
+
+def _series(key: _Key, raw: list[_Raw], margin: float) -> Series:
+    unit, better = raw[-1].unit, raw[-1].better
+    raw = [entry for entry in raw if same_dimension(entry.unit, unit)]
+    points = tuple(_in_unit(entry.point, entry.unit, unit) for entry in raw)
+    series = Series(key.device_key, key.scope, key.node, key.name, key.kind, unit, better, points, margin=margin)
+    if key.kind != "samples":
+        steps = _exact_steps(series, raw)
+        return Series(*_identity(series), points, steps=steps, margin=margin)
+    breaks = tuple(_breaks(raw))
+    steps = tuple(step for start, end in _stretches(breaks, len(points)) for step in _steps(series, raw, start, end))
+    last = max([0, *(b.at for b in breaks), *(step.at for step in steps)])
+    return Series(*_identity(series), points, breaks, steps, _streak(series, last), margin)
+
+
+def _identity(series: Series) -> tuple[str, str, str, str, str, str, Better]:
+    return series.device_key, series.scope, series.node, series.name, series.kind, series.unit, series.better
+
+
+def _in_unit(point: Point, unit: str, to: str) -> Point:
+    value, low, high = (convert(number, unit, to) for number in (point.value, point.low, point.high))
+    return Point(point.bundle, value, low, high, point.n, point.token_sha256, point.left_out)
+
+
+def _breaks(raw: list[_Raw]) -> Iterable[Break]:
+    """Where two neighbours may not be compared, by the same contract that ``compare`` holds."""
+    for at in range(1, len(raw)):
+        before, after = raw[at - 1], raw[at]
+        fatal = next((row for row in differences(before.facts, after.facts) if row.fatal), None)
+        if fatal is not None:
+            yield Break(at, f"{fatal.key}: {fatal.base} → {fatal.head} ({fatal.reason})")
+        elif before.point.token_sha256 != after.point.token_sha256:
+            yield Break(at, "other tokens were generated")
+
+
+def _stretches(breaks: tuple[Break, ...], n: int) -> list[tuple[int, int]]:
+    edges = [0, *(b.at for b in breaks), n]
+    return list(pairwise(edges))
+
+
+def _exact_steps(series: Series, raw: list[_Raw]) -> tuple[Step, ...]:
+    """Every place where an exact number, or the tokens, differ from the bundle before."""
+    found = []
+    for at in range(1, len(raw)):
+        before, after = raw[at - 1].point, raw[at].point
+        if before.value == after.value and before.token_sha256 == after.token_sha256:
+            continue
+        outcome = MetricOutcome.CHANGED
+        if before.token_sha256 == after.token_sha256 and series.better is not Better.NEITHER:
+            better = (after.value > before.value) == (series.better is Better.HIGHER)
+            outcome = MetricOutcome.BETTER if better else MetricOutcome.WORSE
+        found.append(Step(at, before.value, after.value, 1, 1, outcome, None, _also(raw[at - 1], raw[at])))
+    return tuple(found)
+
+
+def _steps(series: Series, raw: list[_Raw], start: int, end: int) -> Iterable[Step]:
+    """Confirmed steps of noisy values between two breaks."""
+    places = [at for at in range(start, end) if not series.points[at].left_out and series.points[at].value > 0]
+    values = [series.points[at].value for at in places]
+    edges = [0, *_confirmed(values, series.margin), len(values)]
+    for left, edge, right in zip(edges, edges[1:], edges[2:], strict=False):
+        before, after = values[left:edge], values[edge:right]
+        p = min(1.0, _rank_p(before, after) * _searched(len(values)))
+        ratio = median(after) / median(before)
+        outcome = _beyond(ratio, series.margin, series.better)
+        also = _also(raw[places[edge - 1]], raw[places[edge]])
+        yield Step(places[edge], median(before), median(after), len(before), len(after), outcome, p, also)
+
+
+def _confirmed(values: Sequence[float], margin: float) -> list[int]:
+    """Edges that survive: the weakest is dropped and its neighbours joined until test and margin agree with all."""
+    edges = proposed_steps(values)
+    while edges:
+        bounds = [0, *edges, len(values)]
+        weakest, strength = -1, math.inf
+        for place, (left, edge, right) in enumerate(zip(bounds, bounds[1:], bounds[2:], strict=False)):
+            change = abs(math.log(median(values[edge:right]) / median(values[left:edge])))
+            p = _rank_p(values[left:edge], values[edge:right]) * _searched(len(values))
+            stands = p <= 1 - LEVEL and change > math.log1p(margin)
+            if not stands and change < strength:
+                weakest, strength = place, change
+        if weakest < 0:
+            break
+        del edges[weakest]
+    return edges
+
+
+def proposed_steps(values: Sequence[float]) -> list[int]:
+    """Where the level of positive ``values`` may step: indices of the first value of each new level."""
+    if len(values) < 2 * MIN_SEGMENT:
+        return []
+    import numpy as np
+    import ruptures
+
+    logs = [math.log(value) for value in values]
+    sigma = SIGMA_OF_DIFFERENCES * median([abs(after - before) for before, after in pairwise(logs)])
+    penalty = PENALTY * 2 * max(sigma, LEAST_SIGMA) ** 2 * math.log(len(logs))
+    # A running median of three takes a single bad night out and leaves a step where it is.
+    smooth = [logs[0], *(median(logs[at - 1 : at + 2]) for at in range(1, len(logs) - 1)), logs[-1]]
+    search = ruptures.KernelCPD(kernel="linear", min_size=MIN_SEGMENT)
+    return [int(edge) for edge in search.fit(np.asarray(smooth)).predict(pen=penalty)[:-1]]
+
+
+def _searched(n: int) -> int:
+    """How many places a step could have been found at: the factor by which p is corrected."""
+    return max(1, n - 2 * MIN_SEGMENT + 1)
+
+
+def _rank_p(before: Sequence[float], after: Sequence[float]) -> float:
+    from scipy.stats import mannwhitneyu
+
+    exact = len(before) * len(after) <= EXACT_UP_TO
+    return float(mannwhitneyu(before, after, method="exact" if exact else "asymptotic").pvalue)
+
+
+def _also(before: _Raw, after: _Raw) -> tuple[str, ...]:
+    """What else changed between two bundles: the commit first, then facts of the machine."""
+    rows = differences(before.facts, after.facts)
+    commit = [f"commit {before.commit[:12]} → {after.commit[:12]}"] if before.commit != after.commit else []
+    return (*commit, *(f"{row.key} {row.base[:40]} → {row.head[:40]}" for row in rows))
+
+
+def _streak(series: Series, start: int) -> Streak | None:
+    """How many of the last points lie out of line with those before them, all on one side."""
+    values = [point.value for point in series.points[start:] if not point.left_out and point.value > 0]
+    found: Streak | None = None
+    for nights in range(1, len(values) - MIN_SEGMENT + 1):
+        before, last = values[:-nights], values[-nights:]
+        reference, margin = median(before), _night_margin(before, series.margin)
+        outcomes = {_beyond(value / reference, margin, series.better) for value in last}
+        if len(outcomes) > 1 or MetricOutcome.SAME in outcomes:
+            break
+        found = Streak(nights, reference, len(before), median(last) / reference, margin, outcomes.pop())
+    return found
+
+
+def _night_margin(before: Sequence[float], margin: float) -> float:
+    jumps = [abs(math.log(after / before)) for before, after in pairwise(before)]
+    return max(margin, math.expm1(NIGHT_SIGMAS * SIGMA_OF_DIFFERENCES * median(jumps)))
+
+
+def _beyond(ratio: float, margin: float, better: Better) -> MetricOutcome:
+    return decide(Interval(ratio, ratio, LEVEL, "one value"), margin, better)
+
+
+def _gravity(series: Series) -> tuple[int, str, str, str]:
+    """Worse first, then what moved otherwise, then the steady; by name within."""
+    outcomes = [step.outcome for step in series.steps] + ([series.streak.outcome] if series.streak else [])
+    rank = 0 if MetricOutcome.WORSE in outcomes else 1 if outcomes else 2 if series.breaks else 3
+    return rank, series.device_key, series.node, series.name

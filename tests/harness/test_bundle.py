@@ -1,0 +1,202 @@
+"""A bundle's claims follow from its contents, even against somebody who mends the digests afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import bagit
+import pytest
+
+from harness import bag
+from harness.bundle import open_bundle
+from harness.errors import EvidenceError
+from harness.model import OriginKind
+from tests.harness.conftest import call_here, harness_environment
+
+
+def reseal(folder: Path) -> None:
+    """Mend every digest after a change, as a forger would."""
+    for name in (*bag.TAG_FILES, bag.TAG_MANIFEST):
+        (folder / name).unlink()
+    bag.finish(folder, {"Bagging-Date": "2026-01-01"})
+
+
+def change_json(path: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        content = json.loads((folder / "data" / path).read_text())
+        change(content)
+        (folder / "data" / path).write_text(json.dumps(content))
+
+    return spoil
+
+
+def replace(path: str, old: str, new: str) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        text = (folder / "data" / path).read_text()
+        assert old in text
+        (folder / "data" / path).write_text(text.replace(old, new))
+
+    return spoil
+
+
+def test_a_sealed_bundle_is_whole(sealed: Path) -> None:
+    for path in (sealed / "artifacts" / "bundles").iterdir():
+        opened = open_bundle(path)
+        bagit.Bag(str(path)).validate()
+        done = subprocess.run(["sha256sum", "--quiet", "-c", "manifest-sha256.txt"], cwd=path, check=False)
+        assert done.returncode == 0
+        assert opened.evidence.scope("green") is not None
+        assert opened.about.not_claimed
+        assert opened.notes == ()
+    verified = call_here(sealed, "verify", str(path))
+    assert verified.code == 0
+    assert "scope   green: 5 of 6 cases passed" in verified.out
+    wrong = call_here(sealed, "verify", str(path), "--digest", "0" * 64)
+    assert wrong.code == 3
+    assert "is whole, but its digest is" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (replace("scopes/green/records.jsonl", '"value": 33.0', '"value": 32.0'), "does not follow"),
+        (replace("scopes/timed/records.jsonl", "10.1", "9.1"), "does not follow"),
+        (
+            replace("scopes/green/records.jsonl", '"outcome": "passed"', '"outcome": "failed"'),
+            "in the XML and failed in the",
+        ),
+        (replace("scopes/green/junit.xml", 'name="test_plain"', 'name="test_plane"'), "is in the records"),
+        (
+            lambda folder: (folder / "data/scopes/green/junit.xml").unlink(),
+            "missing, though pytest ended with exit code 0",
+        ),
+        (lambda folder: (folder / "data/scopes/green/scope.json").unlink(), "this scope is unfinished"),
+        (lambda folder: shutil.rmtree(folder / "data/scopes/green"), "green"),
+        (
+            change_json("bundle.json", lambda b: b["scopes"][0]["cases"].update(passed=99)),
+            "claims green cases otherwise",
+        ),
+        (change_json("bundle.json", lambda b: b["scopes"][0].update(argv=["pytest"])), "claims green argv otherwise"),
+        (change_json("bundle.json", lambda b: b["scopes"].pop()), "belongs to no scope"),
+        (change_json("bundle.json", lambda b: b.update(not_claimed=[])), "does not claim"),
+        (change_json("bundle.json", lambda b: b.update(commit="0" * 40)), "claims git.commit"),
+        (change_json("bundle.json", lambda b: b.update(schema=2)), "bundle schema 2"),
+        (change_json("bundle.json", lambda b: b.update(extra=1)), "unknown field `extra`"),
+        (change_json("bundle.json", lambda b: b["scopes"][0].update(scope="../../../etc")), "is no scope name"),
+        (
+            change_json("bundle.json", lambda b: b["scopes"][0]["origin"].update(kind="carried", detail="f" * 64)),
+            "there is no member data/scopes/green/carried-manifest",
+        ),
+        (change_json("comparison.json", lambda c: c["decision"].update(reasons=["all is well"])), "the verdict in"),
+        (change_json("comparison.json", lambda c: c["comparison"]["cases"].pop()), "comparison.json does not follow"),
+        (change_json("comparison.json", lambda c: c["policy"].update(margin_floor="x")), "Expected `float`"),
+        (change_json("environment.json", lambda e: e.update({"cpu.model": "Other"})), "that of none of its scopes"),
+    ],
+)
+def test_a_forged_bundle(bundle: Path, spoil: Callable[[Path], None], says: str) -> None:
+    spoil(bundle)
+    reseal(bundle)
+    with pytest.raises(EvidenceError) as caught:
+        open_bundle(bundle)
+    assert says in str(caught.value)
+
+
+def test_rules_of_another_harness_are_noted(bundle: Path) -> None:
+    change_json("comparison.json", lambda c: c.update(judge=0))(bundle)
+    reseal(bundle)
+    assert open_bundle(bundle).notes == ("judged by rules 0, this harness has 1: the comparison was not made again",)
+
+
+def test_sealed_again_never(sealed: Path) -> None:
+    again = call_here(sealed, "seal", "runs/a")
+    assert again.code == 2
+    assert "is sealed already" in again.err
+
+
+def test_members_are_read_only(sealed: Path) -> None:
+    path = next((sealed / "artifacts" / "bundles").iterdir()) / "data" / "bundle.json"
+    assert path.stat().st_mode & 0o222 == 0
+
+
+def test_parent(sealed: Path) -> None:
+    parent = min((sealed / "artifacts" / "bundles").iterdir())
+    out = sealed / "artifacts" / "bundles"
+    shutil.copytree(sealed / "runs" / "a", sealed / "runs" / "c")
+    assert call_here(sealed, "seal", "runs/c", "--parent", str(parent)).code == 0
+    child = next(path for path in out.iterdir() if path.name.startswith("c-"))
+    assert f"parent  {bag.check(parent).digest} ({parent.name})" in call_here(sealed, "verify", str(child)).out
+    shutil.rmtree(parent)
+    assert "(not beside it)" in call_here(sealed, "verify", str(child)).out
+
+
+def carry(sealed: Path) -> Path:
+    """A run of ``timed`` alone that takes ``green`` over from the first bundle."""
+    source = min((sealed / "artifacts" / "bundles").iterdir())
+    shutil.copytree(sealed / "runs" / "a", sealed / "runs" / "c")
+    shutil.rmtree(sealed / "runs" / "c" / "green")
+    done = call_here(sealed, "seal", "runs/c", "--carry", f"{source}:green")
+    assert done.code == 0, done.out + done.err
+    path = next(path for path in (sealed / "artifacts" / "bundles").iterdir() if path.name.startswith("c-"))
+    for member in path.rglob("*"):
+        member.chmod(0o755 if member.is_dir() else 0o644)
+    return path
+
+
+def test_carried_results_name_their_bundle(sealed: Path) -> None:
+    path = carry(sealed)
+    opened = open_bundle(path)
+    green = opened.evidence.scope("green")
+    assert green is not None
+    assert green.origin.kind is OriginKind.CARRIED
+    assert green.origin.detail == bag.check(min(path.parent.iterdir())).digest
+    assert any("was not measured now: it is carried over" in line for line in opened.evidence.not_claimed)
+    refused = call_here(sealed, "accept", str(path), "--reason", "x", "--scope", "green")
+    assert refused.code == 2
+    assert "only fresh results are accepted" in refused.err
+
+
+def test_carried_results_of_carried_results_name_the_first(sealed: Path) -> None:
+    first = carry(sealed)
+    shutil.copytree(sealed / "runs" / "c", sealed / "runs" / "d")
+    assert call_here(sealed, "seal", "runs/d", "--carry", f"{first}:green").code == 0
+    last = open_bundle(next(path for path in first.parent.iterdir() if path.name.startswith("d-")))
+    green = last.evidence.scope("green")
+    assert green is not None
+    assert green.origin.detail == bag.check(min(first.parent.iterdir())).digest
+
+
+def test_carried_results_cannot_be_changed(sealed: Path) -> None:
+    path = carry(sealed)
+    log = path / "data" / "scopes" / "green" / "log.txt"
+    log.write_text(log.read_text() + "and all is well\n")
+    reseal(path)
+    with pytest.raises(EvidenceError, match=r"green/log\.txt is not as it was in bundle"):
+        open_bundle(path)
+
+
+def test_a_scope_is_not_both_fresh_and_carried(sealed: Path) -> None:
+    source = min((sealed / "artifacts" / "bundles").iterdir())
+    done = call_here(sealed, "seal", "runs/a", "--carry", f"{source}:green", "--out", "elsewhere")
+    assert done.code == 2
+    assert "was run now; it is not also carried" in done.err
+    assert call_here(sealed, "seal", "runs/a", "--carry", "nocolon").code == 2
+    done = call_here(sealed, "seal", "runs/a", "--carry", f"{source}:absent", "--out", "elsewhere")
+    assert "has no scope absent; it has green, timed" in done.err
+
+
+@pytest.mark.parametrize("stage", ["seal", "accept"])
+def test_kill_9_at_every_write(sealed: Path, stage: str) -> None:
+    """A child is killed at its first, second, ... durable write; after each, the next attempt must succeed whole."""
+    driver = Path(__file__).with_name("kill_driver.py")
+    shutil.rmtree(sealed / "runs" / "a" / "green")  # fewer members, fewer places to be killed at
+    argv = [sys.executable, str(driver), stage]
+    done = subprocess.run(argv, cwd=sealed, env=harness_environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    kills = int(done.stdout.splitlines()[-1])
+    assert kills >= (15 if stage == "seal" else 4)
