@@ -147,11 +147,11 @@ def _build(
     if isinstance(packages, CudaPackages):
         images = build_images(
             NATIVE_DIR.glob("cuda/*.cu"),
-            NATIVE_DIR.glob("cuda/*.cuh"),
             (NATIVE_DIR / "cuda", NATIVE_DIR / "include"),
             packages,
             out_dir / "device",
             say,
+            jobs,
         )
     else:
         say(f"device images: not built ({packages})")

@@ -11,7 +11,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from native.toolchain import BuildError, CudaPackages
 NVRTC_OPTIONS = ("--gpu-architecture=compute_70", "--std=c++17", "-default-device")
 PTXAS_OPTIONS = ("-arch=sm_70", "-v", "-O3")
 
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>\w+)' for 'sm_70'")
 _STACK = re.compile(r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill")
 _USED = re.compile(r"Used (?P<registers>\d+) registers")
@@ -57,46 +59,62 @@ class DeviceImage:
     kernels: tuple[KernelResources, ...]
 
 
-def source_key(source: Path, headers: Iterable[Path], packages: CudaPackages) -> str:
-    """Digest of everything that decides the image of `source`."""
+def source_key(source: Path, include_dirs: Sequence[Path], packages: CudaPackages) -> str:
+    """Digest of everything that decides the image of `source`: its own includes, the tools, the options."""
     digest = hashlib.sha256()
     for words in (NVRTC_OPTIONS, PTXAS_OPTIONS, *packages.versions):
         digest.update(repr(tuple(words)).encode())
-    for path in (source, *sorted(headers)):
+    for path in (source, *included_files(source, include_dirs)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
+def included_files(source: Path, include_dirs: Sequence[Path]) -> tuple[Path, ...]:
+    """Files that `source` includes by quoted name, directly or not, sorted; those of the CUDA packages are not ours."""
+    found: set[Path] = set()
+    waiting = [source]
+    while waiting:
+        for name in _INCLUDE.findall(waiting.pop().read_text()):
+            path = next((base / name for base in include_dirs if (base / name).is_file()), None)
+            if path is not None and path not in found:
+                found.add(path)
+                waiting.append(path)
+    return tuple(sorted(found))
+
+
 def build_images(
     sources: Iterable[Path],
-    headers: Iterable[Path],
-    include_dirs: Iterable[Path],
+    include_dirs: Sequence[Path],
     packages: CudaPackages,
     out_dir: Path,
     progress: Callable[[str], None],
+    jobs: int | None = None,
 ) -> tuple[DeviceImage, ...]:
-    """Compile every source whose digest is not the one of the image already in `out_dir`.
+    """Compile every source whose digest is not the one of the image already in `out_dir`, `jobs` at a time.
 
     Raises:
         BuildError: NVRTC or ptxas refused a file; the message holds their log.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
-    headers = tuple(headers)
     sources = tuple(sorted(sources))
-    nvrtc: Nvrtc | None = None
-    images = []
-    for index, source in enumerate(sources):
-        key = source_key(source, headers, packages)
-        cached = _load_cached(out_dir, source.stem, key)
-        if cached is None:
-            progress(f"device image {index + 1}/{len(sources)}: {source.name}")
-            nvrtc = nvrtc or Nvrtc(packages.nvrtc)
+    keys = {source: source_key(source, include_dirs, packages) for source in sources}
+    images = {source: _load_cached(out_dir, source.stem, keys[source]) for source in sources}
+    missing = [source for source, image in images.items() if image is None]
+    if missing:
+        nvrtc = Nvrtc(packages.nvrtc)
+
+        def make(source: Path) -> DeviceImage:
+            progress(f"device image {missing.index(source) + 1}/{len(missing)}: {source.name}")
             ptx = nvrtc.compile(source, (*include_dirs, *packages.include_dirs))
-            cached = _assemble(source.stem, ptx, key, packages.ptxas, out_dir)
-        images.append(cached)
+            return _assemble(source.stem, ptx, keys[source], packages.ptxas, out_dir)
+
+        # NVRTC and ptxas run outside the interpreter's lock.
+        with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
+            images.update(zip(missing, pool.map(make, missing), strict=True))
+    built = [image for image in images.values() if image is not None]
     _remove_stale(out_dir, {source.stem for source in sources})
-    _refuse_duplicate_kernels(images)
-    return tuple(images)
+    _refuse_duplicate_kernels(built)
+    return tuple(built)
 
 
 class Nvrtc:

@@ -29,8 +29,20 @@ using uint64_t = unsigned long long;
 #define SM70_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #endif
 
+#include "faults.h"
+
 constexpr unsigned kFullMask = 0xffffffffu;
 constexpr int kWarp = 32;
+
+// Records the first value that cannot be (see faults.h).
+__device__ inline void report_fault(int* fault, Fault kind, int64_t where, int64_t index, int64_t value) {
+  if (atomicCAS(fault, kFaultNone, kind) != kFaultNone) return;
+  fault[1] = static_cast<int>(where);
+  fault[2] = static_cast<int>(index);
+  fault[3] = static_cast<int>(value);
+}
+
+__device__ inline float infinity() { return __int_as_float(0x7f800000); }
 
 // Sum over the warp; every lane gets the same bits because the exchange is symmetric.
 __device__ inline float warp_sum(float value) {

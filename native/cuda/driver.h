@@ -71,6 +71,10 @@ class Kernel {
     return launch_raw(grid, block, shared, where, error, pointers);
   }
 
+  // Blocks of this size that fit on one multiprocessor at a time; at least 1. Only asks the driver, so it may be called
+  // while a stream captures.
+  int resident_blocks(int device, unsigned threads, unsigned shared) const;
+
   const char* image() const { return image_; }
   const char* name() const { return name_; }
   unsigned max_dynamic_shared() const { return max_dynamic_shared_; }

@@ -44,6 +44,7 @@ struct Driver {
   CUresult (*function_attribute)(CUfunction, int, int);
   CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                      void**);
+  CUresult (*occupancy)(int*, CUfunction, int, size_t);
   CUresult (*error_name)(CUresult, const char**);
   CUresult (*error_text)(CUresult, const char**);
 };
@@ -166,6 +167,13 @@ Kernel::Kernel(const char* image, const char* name, unsigned max_dynamic_shared)
 Kernel* first_kernel() { return g_kernels; }
 
 int multiprocessors(int device) { return device >= 0 && device < kMaxDevices ? g_devices[device].multiprocessors : 0; }
+
+int Kernel::resident_blocks(int device, unsigned threads, unsigned shared) const {
+  int blocks = 0;
+  if (device < 0 || device >= kMaxDevices || functions_[device] == nullptr) return 1;
+  const CUresult status = g_driver.occupancy(&blocks, functions_[device], static_cast<int>(threads), shared);
+  return status == kSuccess && blocks > 0 ? blocks : 1;
+}
 
 int Kernel::launch_raw(Dim3 grid, Dim3 block, unsigned shared, Where where, Error& error, void** args) const {
   if (where.device < 0 || where.device >= kMaxDevices)

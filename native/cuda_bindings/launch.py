@@ -74,7 +74,8 @@ def run(op: str, capability: int, device: torch.device, arguments: tuple[object,
     found = loader.capability_of(library, f"{op}_cuda")
     if found < capability:
         raise loader.NativeLibraryError(
-            f"native op {op}_cuda needs capability {capability}, the library has {found}: rebuild: python -m native.build"
+            f"native op {op}_cuda needs capability {capability}, the library has {found}: "
+            "rebuild: python -m native.build"
         )
     index = (device.index or 0) if device.type == "cuda" else 0
     stream = 0

@@ -145,6 +145,24 @@ template <typename T>
 T __ldg(const T* pointer) {
   return *pointer;
 }
+inline int atomicCAS(int* address, int compare, int value) {
+  const int old = *address;
+  if (old == compare) *address = value;
+  return old;
+}
+template <typename T>
+T atomicAdd(T* address, T value) {
+  const T old = *address;
+  *address = old + value;
+  return old;
+}
+template <typename T>
+T atomicMax(T* address, T value) {
+  const T old = *address;
+  *address = old < value ? value : old;
+  return old;
+}
+inline void __threadfence() {}
 using std::max;
 using std::min;
 

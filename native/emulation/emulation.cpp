@@ -225,6 +225,8 @@ Kernel* first_kernel() { return g_kernels; }
 // Few, so that kernels that share work among blocks have more work than blocks.
 int multiprocessors(int) { return 2; }
 
+int Kernel::resident_blocks(int, unsigned, unsigned) const { return 1; }
+
 int Kernel::launch_raw(Dim3 grid, Dim3 block, unsigned shared, Where where, Error& error, void** args) const {
   using namespace sm70emu;
   if (where.device != 0) return error.fail("device %d: the emulation has device 0 only", where.device);

@@ -1,0 +1,74 @@
+// FP8 codes: exact decoding of all 256 codes to FP16, and encoding with round to nearest even, saturation to the
+// largest finite magnitude and one NaN code (0x7F).
+#ifndef SM70_CUDA_FP8_CUH_
+#define SM70_CUDA_FP8_CUH_
+
+#include "device.cuh"
+
+struct E4M3 {
+  // Two codes, in bytes 0 and 2 of `codes` (the others are ignored), to two halves.
+  // Exponent and mantissa land in a half's as they are, so the value is 2^-8 of the right one, subnormals included.
+  __device__ static __half2 decode_pair(uint32_t codes) {
+    const uint32_t bits = ((codes & 0x00800080u) << 8) | ((codes & 0x007f007fu) << 7);
+    return __hmul2(half2_from_bits(bits), half2_from_bits(0x5c005c00u));  // 256
+  }
+
+  // Four codes to four halves in order; the two NaN codes, which decode_pair reads as +-480, become NaN.
+  __device__ static uint2 decode4(uint32_t codes) {
+    const uint32_t even = half2_bits(decode_pair(codes));      // codes 0, 2
+    const uint32_t odd = half2_bits(decode_pair(codes >> 8));  // codes 1, 3
+    uint2 out = make_uint2((even & 0xffffu) | (odd << 16), (even >> 16) | (odd & 0xffff0000u));
+    if ((((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0) {
+      out.x = nan_if_all_ones(out.x, codes & 0xffffu);
+      out.y = nan_if_all_ones(out.y, codes >> 16);
+    }
+    return out;
+  }
+
+  __device__ static uint8_t encode(float value) {
+    const uint32_t bits = __float_as_uint(value);
+    const uint32_t sign = (bits >> 24) & 0x80u;
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 0x7f;
+    if (magnitude >= 0x43e80000u) return static_cast<uint8_t>(sign | 0x7e);  // 464, the tie of 448 and 480, and above
+    if (magnitude < 0x3c800000u) {                                           // below 2^-6: a multiple of 2^-9
+      // Adding 2^14 leaves a unit in the last place of 2^-9, so the addition itself rounds to nearest even.
+      const float shifted = __fadd_rn(__uint_as_float(magnitude), 16384.0f);
+      return static_cast<uint8_t>(sign | (__float_as_uint(shifted) - 0x46800000u));
+    }
+    // Keep three mantissa bits, nearest even: a carry runs into the exponent, as it should.
+    const uint32_t rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
+    return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
+  }
+
+ private:
+  __device__ static uint32_t nan_if_all_ones(uint32_t pair, uint32_t codes) {
+    if ((codes & 0x7fu) == 0x7fu) pair |= 0x7fffu;
+    if ((codes & 0x7f00u) == 0x7f00u) pair |= 0x7fff0000u;
+    return pair;
+  }
+};
+
+struct E5M2 {
+  // A truncated half: the code is the half's upper byte.
+  __device__ static uint2 decode4(uint32_t codes) {
+    return make_uint2(((codes & 0xffu) << 8) | ((codes & 0xff00u) << 16),
+                      ((codes >> 8) & 0xff00u) | (codes & 0xff000000u));
+  }
+
+  __device__ static uint8_t encode(float value) {
+    const uint32_t bits = __float_as_uint(value);
+    const uint32_t sign = (bits >> 24) & 0x80u;
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 0x7f;
+    if (magnitude >= 0x47700000u) return static_cast<uint8_t>(sign | 0x7b);  // 61440, the tie above 57344, and above
+    if (magnitude < 0x38800000u) {                                           // below 2^-14: a multiple of 2^-16
+      const float shifted = __fadd_rn(__uint_as_float(magnitude), 128.0f);
+      return static_cast<uint8_t>(sign | (__float_as_uint(shifted) - 0x43000000u));
+    }
+    const uint32_t rounded = magnitude + 0xfffffu + ((magnitude >> 21) & 1u);
+    return static_cast<uint8_t>(sign | ((rounded >> 21) - (112u << 2)));
+  }
+};
+
+#endif  // SM70_CUDA_FP8_CUH_
