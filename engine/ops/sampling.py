@@ -1,8 +1,12 @@
 """Sampling ops over logits: plan the cutoffs, apply them in place, weigh tokens and draw.
 
 `sampling_plan` only reads; `sampling_apply` writes where the plan removes. So nothing ever needs a copy of the
-logits, on the ordinary path or on a rare one, and no call waits for the device. Definitions and plain twins are in
+logits, on the ordinary path or on a rare one, and no call waits for the device. Logits are float32 on every device; the
+device decides who runs, and the answer is the same to the bit. Definitions and plain twins are in
 `engine.ops.sampling_reference`, name for name.
+
+A dtype, shape or stride that an op does not take raises ``ValueError`` with what was seen and what is allowed. A bad
+*value* in a row is no error of the call: it raises the `RowFlag` of that row, and its neighbours are unaffected.
 """
 
 from __future__ import annotations
@@ -12,11 +16,13 @@ from torch import Tensor
 
 from engine.ops.sampling_reference import PlanColumn, RowFlag
 from native.bindings import sampling as native_cpu
+from native.cuda_bindings import sampling as native_cuda
 
 __all__ = [
     "PlanColumn",
     "RowFlag",
     "sampling_apply",
+    "sampling_cut",
     "sampling_draw",
     "sampling_masses",
     "sampling_plan",
@@ -35,16 +41,14 @@ def sampling_plan(
     """What stays of each row: int32 [B, 4], columns `PlanColumn`.
 
     Args:
-        logits: f32 [B, V], any row stride, columns adjacent; only read.
+        logits: f32 [B, V], any row stride, columns adjacent, V up to 2**22; only read.
         top_k: i32 [B]; 0 and below, or V and above, keeps all. None: off for every row.
         top_p: f32 [B] in (0, 1]; 1 keeps all that top-k kept. None: off for every row.
         temperature: f32 [B], 0 for a greedy row. None: every row is taken as it is.
         out: where to put the plan.
-
-    Raises:
-        ValueError: a dtype, shape or stride that the op does not take. A bad *value* is no error here: it raises the
-            `RowFlag` of its row.
     """
+    if logits.is_cuda:
+        return native_cuda.sampling_plan(logits, top_k, top_p, temperature, out=out)
     return native_cpu.bind_sampling_plan(logits, top_k, top_p, temperature, out)()
 
 
@@ -56,7 +60,29 @@ def sampling_apply(
     A kept entry is the fp32 quotient by `temperature` (which must be the plan's; its own bits where there is none), a
     removed one becomes `mask_value`. Greedy rows and rows at fault keep every bit.
     """
+    if logits.is_cuda:
+        return native_cuda.sampling_apply(logits, plan, temperature, mask_value=mask_value)
     return native_cpu.bind_sampling_apply(logits, plan, temperature, mask_value)()
+
+
+def sampling_cut(
+    logits: Tensor,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    temperature: Tensor | None = None,
+    *,
+    mask_value: float = -torch.inf,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`sampling_plan`, then `sampling_apply` of that plan: cuts `logits` f32 [B, V] in place and returns the plan.
+
+    On a GPU the cut reuses what the plan has seen and does not read what lies wholly below it.
+    """
+    if logits.is_cuda:
+        return native_cuda.sampling_cut(logits, top_k, top_p, temperature, mask_value=mask_value, out=out)
+    plan = native_cpu.bind_sampling_plan(logits, top_k, top_p, temperature, out)()
+    native_cpu.bind_sampling_apply(logits, plan, temperature, mask_value)()
+    return plan
 
 
 def sampling_masses(
@@ -66,13 +92,20 @@ def sampling_masses(
 
     Divided by their row sum they are exactly the distribution that `sampling_draw` draws from.
     """
+    if logits.is_cuda:
+        return native_cuda.sampling_masses(logits, plan, temperature, out=out)
     return native_cpu.bind_sampling_masses(logits, plan, temperature, out)()
 
 
 def sampling_weigh(
     logits: Tensor, plan: Tensor, token_ids: Tensor, temperature: Tensor | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """Weight of one token a row and the row's total: i64 [B, 2]; probability is their quotient."""
+    """Weight of one token a row and the row's total: i64 [B, 2]; probability is their quotient.
+
+    An id outside the row is a ``ValueError`` on the CPU; a GPU does not wait to look and weighs it nothing.
+    """
+    if logits.is_cuda:
+        return native_cuda.sampling_weigh(logits, plan, token_ids, temperature, out=out)
     return native_cpu.bind_sampling_weigh(logits, plan, token_ids, temperature, out)()
 
 
@@ -90,4 +123,6 @@ def sampling_draw(
     Greedy rows give the lowest id of their maximum. `logits` may be read before or after `sampling_apply`; after it,
     without `temperature`. `excluded` i64 [B] takes one id out of each row first (-1: none).
     """
+    if logits.is_cuda:
+        return native_cuda.sampling_draw(logits, plan, random_bits, temperature, excluded=excluded, out=out)
     return native_cpu.bind_sampling_draw(logits, plan, random_bits, temperature, excluded, out)()

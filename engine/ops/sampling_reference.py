@@ -172,6 +172,21 @@ def sampling_apply(
     return logits
 
 
+def sampling_cut(
+    logits: Tensor,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    temperature: Tensor | None = None,
+    *,
+    mask_value: float = -torch.inf,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`sampling_plan`, then `sampling_apply` of that plan; returns the plan."""
+    plan = sampling_plan(logits, top_k, top_p, temperature, out=out)
+    sampling_apply(logits, plan, temperature, mask_value=mask_value)
+    return plan
+
+
 def _row_masses(row: Tensor, plan_row: Tensor, temperature: float, excluded: int) -> Tensor:
     """Integer weights [V] of one row; all zero for a row at fault, one-hot on the lowest maximum for a greedy one."""
     flags = RowFlag(int(plan_row[PlanColumn.FLAGS]))

@@ -75,9 +75,7 @@ def apply_cutoffs_inplace(logits: Tensor, settings: RowSettings, *, mask_value: 
     Returns:
         The plan: the caller asks `row_faults` which rows may be used.
     """
-    plan = plan_cutoffs(logits, settings)
-    ops.sampling_apply(logits, plan, settings.temperature, mask_value=mask_value)
-    return plan
+    return ops.sampling_cut(logits, settings.top_k, settings.top_p, settings.temperature, mask_value=mask_value)
 
 
 def row_faults(plan: Tensor) -> tuple[str | None, ...]:

@@ -16,7 +16,7 @@ using Lanes = __m512i;
 inline Lanes load(const uint64_t* from) { return _mm512_loadu_si512(from); }
 inline void store(uint64_t* to, Lanes value) { _mm512_storeu_si512(to, value); }
 inline Lanes all(uint64_t value) { return _mm512_set1_epi64(static_cast<long long>(value)); }
-inline Lanes high_product(Lanes a, Lanes b) { return _mm512_srli_epi64(_mm512_mul_epu32(a, b), 32); }
+inline Lanes product_high(Lanes a, Lanes b) { return _mm512_srli_epi64(_mm512_mul_epu32(a, b), 32); }
 inline Lanes minus(Lanes a, Lanes b) { return _mm512_sub_epi64(a, b); }
 inline Lanes plus(Lanes a, Lanes b) { return _mm512_add_epi64(a, b); }
 inline Lanes right(Lanes a, Lanes by) { return _mm512_srlv_epi64(a, by); }
@@ -27,7 +27,7 @@ using Lanes = __m256i;
 inline Lanes load(const uint64_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 inline void store(uint64_t* to, Lanes value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value); }
 inline Lanes all(uint64_t value) { return _mm256_set1_epi64x(static_cast<long long>(value)); }
-inline Lanes high_product(Lanes a, Lanes b) { return _mm256_srli_epi64(_mm256_mul_epu32(a, b), 32); }
+inline Lanes product_high(Lanes a, Lanes b) { return _mm256_srli_epi64(_mm256_mul_epu32(a, b), 32); }
 inline Lanes minus(Lanes a, Lanes b) { return _mm256_sub_epi64(a, b); }
 inline Lanes plus(Lanes a, Lanes b) { return _mm256_add_epi64(a, b); }
 inline Lanes right(Lanes a, Lanes by) { return _mm256_srlv_epi64(a, by); }
@@ -38,7 +38,7 @@ using Lanes = uint64_t;
 inline Lanes load(const uint64_t* from) { return *from; }
 inline void store(uint64_t* to, Lanes value) { *to = value; }
 inline Lanes all(uint64_t value) { return value; }
-inline Lanes high_product(Lanes a, Lanes b) { return (static_cast<uint64_t>(static_cast<uint32_t>(a)) * b) >> 32; }
+inline Lanes product_high(Lanes a, Lanes b) { return (static_cast<uint64_t>(static_cast<uint32_t>(a)) * b) >> 32; }
 inline Lanes minus(Lanes a, Lanes b) { return a - b; }
 inline Lanes plus(Lanes a, Lanes b) { return a + b; }
 inline Lanes right(Lanes a, Lanes by) { return a >> by; }
@@ -61,7 +61,7 @@ uint32_t block_keys(const float* logits, int count, float temperature, uint32_t*
 // power_at() and mass_from() of sampling_rule.cuh, a weight a lane. The products read the low halves of their lanes.
 inline Lanes masses_at(Lanes distance) {
   Lanes power = all(kExp2Coefficients[7]);
-  for (int i = 6; i >= 0; --i) power = minus(all(kExp2Coefficients[i]), high_product(distance, power));
+  for (int i = 6; i >= 0; --i) power = minus(all(kExp2Coefficients[i]), product_high(distance, power));
   return right(plus(right(left(power), right(distance, all(32))), all(1)), all(1));
 }
 

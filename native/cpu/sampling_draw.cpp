@@ -78,7 +78,7 @@ int64_t draw_row(const SamplingRow& row, const RowPlan& plan, uint64_t bits, int
   const double maximum = value_of(top_key(row, scratch));
   const uint64_t total = weigh_spans(row, plan, maximum, excluded, scratch);
   if (total == 0) return -1;
-  uint64_t left = static_cast<uint64_t>(static_cast<unsigned __int128>(bits) * total >> 64);
+  uint64_t left = high_product(bits, total);
   int span = 0;
   while (left >= scratch.amount[span]) left -= scratch.amount[span++];
   const int64_t end = std::min(row.width, (span + 1) * row.span);

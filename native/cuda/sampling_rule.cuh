@@ -71,6 +71,14 @@ SM70_BOTH uint32_t ordered_key(float value) {
 // The value of a key that is no NaN's.
 SM70_BOTH float value_of(uint32_t key) { return float_of((key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key); }
 
+// Keeps a compiler that fuses multiply and add (the emulation of the kernels is built that way) from doing it here.
+SM70_BOTH double apart(double value) {
+#ifdef SM70_EMULATED
+  asm volatile("" : "+x"(value));
+#endif
+  return value;
+}
+
 // How far a weight is below the largest: log2(e) * (maximum - value) in units of 2**-32, rounded to nearest even, as
 // the low 38 bits of a double's mantissa. False where the weight is nothing at all.
 SM70_BOTH bool octaves_below(float value, double maximum, uint64_t& distance) {
@@ -82,7 +90,7 @@ SM70_BOTH bool octaves_below(float value, double maximum, uint64_t& distance) {
   distance = static_cast<uint64_t>(__double_as_longlong(__dadd_rn(scaled, kToInteger))) & 0x3fffffffffull;
 #else
   const double scaled = (maximum - static_cast<double>(value)) * kLog2E;
-  const double rounded = scaled + kToInteger;
+  const double rounded = apart(scaled) + kToInteger;
   std::memcpy(&distance, &rounded, sizeof(distance));
   distance &= 0x3fffffffffull;
 #endif
@@ -119,16 +127,19 @@ SM70_BOTH uint64_t mass_of(float value, double maximum) {
   return mass_from(power_at(static_cast<uint32_t>(distance)), distance >> 32);
 }
 
+// floor(a * b / 2**64).
+SM70_BOTH uint64_t high_product(uint64_t a, uint64_t b) {
+#ifdef __CUDACC_RTC__
+  return __umul64hi(a, b);
+#else
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+#endif
+}
+
 // floor(a * b / 2**shift) for shift in 1..63 and 64..127, with whether anything was cut off.
 SM70_BOTH uint64_t multiply_shift(uint64_t a, uint64_t b, int shift, bool& inexact) {
-#ifdef __CUDACC_RTC__
   const uint64_t low = a * b;
-  const uint64_t high = __umul64hi(a, b);
-#else
-  const unsigned __int128 product = static_cast<unsigned __int128>(a) * b;
-  const uint64_t low = static_cast<uint64_t>(product);
-  const uint64_t high = static_cast<uint64_t>(product >> 64);
-#endif
+  const uint64_t high = high_product(a, b);
   if (shift >= 128) {
     inexact = (low | high) != 0;
     return 0;

@@ -1,0 +1,194 @@
+// What the sampling kernels share: how a row is read a chunk a warp, its workspace, and the block-wide sums, searches
+// and sorts. Everything that decides is an integer and every sum is of integers, so no result depends on the order in
+// which blocks or threads run.
+#ifndef SM70_CUDA_SAMPLING_DEVICE_CUH_
+#define SM70_CUDA_SAMPLING_DEVICE_CUH_
+
+#include "device.cuh"
+#include "sampling_rule.cuh"
+#include "sampling_workspace.cuh"
+
+namespace sm70 {
+
+// One row after temperature. A key of 0 stands for "no entry here": no value has it.
+struct RowReader {
+  const float* data;
+  int width;
+  float temperature;  // 1 for a greedy row
+  bool vectors;       // the row starts on 16 bytes
+
+  __device__ float value(float logit) const { return temperature == 1.0f ? logit : __fdiv_rn(logit, temperature); }
+  __device__ uint32_t key_of(float logit) const { return ordered_key(value(logit)); }
+  __device__ uint32_t key_at(int id) const { return id < width ? key_of(data[id]) : 0; }
+};
+
+// The row of a batch as its plan sees it: greedy rows and rows with bad parameters are not divided.
+__device__ inline RowReader reader_of(const SamplingBatch& batch, int row, bool divided) {
+  const float temperature = batch.temperature == nullptr || !divided ? 1.0f : batch.temperature[row];
+  return {batch.logits + row * batch.stride, batch.width, temperature, batch.vectors != 0};
+}
+
+// Four keys of a lane and the id of the first; ids are `step` apart.
+struct Quad {
+  uint32_t key[4];
+  int first;
+  int step;
+};
+
+// The keys of the kWarpRead entries from `base` on, read by one warp.
+__device__ inline Quad read_quad(const RowReader& row, int base, int lane) {
+  Quad quad;
+  if (row.vectors) {
+    quad.first = base + 4 * lane;
+    quad.step = 1;
+    if (quad.first + 3 < row.width) {
+      const float4 value = *reinterpret_cast<const float4*>(row.data + quad.first);
+      quad.key[0] = row.key_of(value.x);
+      quad.key[1] = row.key_of(value.y);
+      quad.key[2] = row.key_of(value.z);
+      quad.key[3] = row.key_of(value.w);
+      return quad;
+    }
+  } else {
+    quad.first = base + lane;
+    quad.step = kWarp;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) quad.key[i] = row.key_at(quad.first + i * quad.step);
+  return quad;
+}
+
+__device__ inline uint32_t warp_max(uint32_t value) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(kFullMask, value, step));
+  return value;
+}
+
+template <typename T>
+__device__ inline T warp_total(T value) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) value += __shfl_xor_sync(kFullMask, value, step);
+  return value;
+}
+
+// Reads what another block wrote in this launch: past the L1, which does not see it.
+template <typename T>
+__device__ inline T load_fresh(const T* from) {
+#ifdef SM70_EMULATED
+  return *from;
+#else
+  return __ldcg(from);
+#endif
+}
+
+// Block-wide operations; all threads of the block call them together. `scratch` is shared and used again at once.
+template <int kThreads>
+struct Block {
+  static constexpr int kWarps = kThreads / kWarp;
+  using Scratch = unsigned long long[kWarps];
+
+  // Sum over the block, to every thread.
+  template <typename T>
+  static __device__ T sum(T value, Scratch& scratch) {
+    value = warp_total(value);
+    __syncthreads();
+    if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    T total = 0;
+    for (int warp = 0; warp < kWarps; ++warp) total += static_cast<T>(scratch[warp]);
+    return total;
+  }
+
+  static __device__ uint32_t largest(uint32_t value, Scratch& scratch) {
+    value = warp_max(value);
+    __syncthreads();
+    if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    uint32_t top = 0;
+    for (int warp = 0; warp < kWarps; ++warp) top = max(top, static_cast<uint32_t>(scratch[warp]));
+    return top;
+  }
+
+  // Sum over the threads before this one.
+  static __device__ uint64_t sum_before(uint64_t value, Scratch& scratch) {
+    const int lane = threadIdx.x % kWarp;
+    uint64_t running = value;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const uint64_t other = __shfl_up_sync(kFullMask, running, step);
+      if (lane >= step) running += other;
+    }
+    __syncthreads();
+    if (lane == kWarp - 1) scratch[threadIdx.x / kWarp] = running;
+    __syncthreads();
+    uint64_t before = running - value;
+    for (int warp = 0; warp < static_cast<int>(threadIdx.x) / kWarp; ++warp) before += scratch[warp];
+    return before;
+  }
+
+  // Whether this block is the last of `blocks` to come here; it then sees what the others wrote.
+  static __device__ bool is_last(uint32_t* arrivals, uint32_t blocks, Scratch& scratch) {
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) scratch[0] = atomicAdd(arrivals, 1u);
+    __syncthreads();
+    const bool last = scratch[0] == blocks - 1;
+    if (last) __threadfence();
+    return last;
+  }
+
+  // Sorts `size` (a power of two) values, largest first.
+  static __device__ void sort_descending(uint64_t* values, int size) {
+    for (int run = 2; run <= size; run *= 2) {
+      for (int reach = run / 2; reach > 0; reach /= 2) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < size / 2; i += kThreads) {
+          const int low = 2 * i - (i & (reach - 1));
+          const int high = low + reach;
+          const uint64_t a = values[low];
+          const uint64_t b = values[high];
+          if ((a < b) == ((low & run) == 0)) {
+            values[low] = b;
+            values[high] = a;
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+};
+
+// Counters of mass in shared memory: three parts of 14 bits in 32-bit words, whose atomics are native on SM70 where
+// those of 64 bits are not. Holds the mass of 2**18 entries.
+template <int kCount>
+struct Limbs {
+  static constexpr int kBits = 14;
+  static constexpr uint32_t kLow = (1u << kBits) - 1;
+  uint32_t part[3][kCount];
+
+  __device__ void clear(int at) { part[0][at] = part[1][at] = part[2][at] = 0; }
+  __device__ uint64_t total(int at) const {
+    return part[0][at] + (static_cast<uint64_t>(part[1][at]) << kBits) +
+           (static_cast<uint64_t>(part[2][at]) << (2 * kBits));
+  }
+  // All lanes of a warp add; `at` and `mass` follow from `key`. Ties put a whole warp on one counter: then one lane
+  // adds for all.
+  __device__ void add_from_warp(uint32_t key, int at, uint64_t mass) {
+    const bool same = __all_sync(kFullMask, key == __shfl_sync(kFullMask, key, 0));
+    if (mass == 0 || (same && threadIdx.x % kWarp != 0)) return;
+    const uint32_t times = same ? kWarp : 1;
+    atomicAdd(&part[0][at], times * (static_cast<uint32_t>(mass) & kLow));
+    atomicAdd(&part[1][at], times * (static_cast<uint32_t>(mass >> kBits) & kLow));
+    atomicAdd(&part[2][at], times * static_cast<uint32_t>(mass >> (2 * kBits)));
+  }
+};
+
+__device__ inline int power_of_two_from(int count) {
+  int size = 1;
+  while (size < count) size *= 2;
+  return size;
+}
+
+}  // namespace sm70
+
+#endif  // SM70_CUDA_SAMPLING_DEVICE_CUH_
