@@ -65,6 +65,7 @@ class ModelRunner:
             intermediate_size=config.intermediate_size,
         )
         self._head_hidden = torch.zeros(max_logit_rows, config.hidden_size)
+        self._hidden_view, self._head_view = self._rows.hidden.numpy(), self._head_hidden.numpy()
         self._head_normed = torch.zeros(max_logit_rows, config.hidden_size)
         self._logits = torch.zeros(max_logit_rows, config.vocab_size)
         # The same memory as numpy arrays: writing a few integers through torch costs microseconds each.
@@ -119,7 +120,7 @@ class ModelRunner:
         for rows in batch:
             row += len(rows.token_ids)
             last = picked + rows.num_logits
-            self._head_hidden[picked:last] = self._rows.hidden[row - rows.num_logits : row]
+            self._head_view[picked:last] = self._hidden_view[row - rows.num_logits : row]
             picked = last
 
     def _bind_head(self, count: int) -> Program:

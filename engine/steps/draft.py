@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.steps.records import Proposal, TokenLaw
+from engine.steps.records import PointLaw, Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def draft(history: array[int], width: int, lookup: LookupSettings | None) -> Pro
     match = find_match(history, width, lookup) if lookup is not None and width > 0 else None
     if match is None:
         return Proposal()
-    return Proposal(match.continuation, tuple(TokenLaw.point(token_id) for token_id in match.continuation))
+    return Proposal(match.continuation, tuple(PointLaw(token_id) for token_id in match.continuation))
 
 
 def find_match(history: array[int], width: int, lookup: LookupSettings) -> Match | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.steps.draft import Match
-from engine.steps.records import Proposal, TokenLaw
+from engine.steps.records import DraftLaw, PointLaw, Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,14 @@ def fuse(drafted: Proposal, match: Match | None, settings: FusionSettings) -> Pr
     head = strong or (match.length >= settings.weak and agreement >= settings.agree)
     tail = match.length >= settings.tail and (head or agreement >= block)
     own = 0 if strong else settings.agree  # positions that chose the lookup keep their own laws
-    token_ids, laws = list(drafted.token_ids), list(drafted.draft_laws)
+    token_ids: list[int] = list(drafted.token_ids)
+    laws: list[DraftLaw] = list(drafted.draft_laws)
     if head:
         for position in range(own, min(block, len(looked_up))):
-            token_ids[position], laws[position] = looked_up[position], TokenLaw.point(looked_up[position])
+            token_ids[position], laws[position] = looked_up[position], PointLaw(looked_up[position])
     if tail:
         token_ids += looked_up[block:]
-        laws += map(TokenLaw.point, looked_up[block:])
+        laws += map(PointLaw, looked_up[block:])
     return Proposal(tuple(token_ids), tuple(laws))
 
 

@@ -13,7 +13,7 @@ from engine.request import SamplingParams
 from engine.sampling.cutoffs import RowSettings, plan_cutoffs, row_faults
 from engine.sampling.distributions import target_probs, token_weights
 from engine.sampling.sampler import greedy
-from engine.steps.records import TargetLaw, TokenLaw
+from engine.steps.records import DraftLaw, PointLaw, TargetLaw, TokenLaw
 
 _NO_TOKEN = -1
 
@@ -47,10 +47,10 @@ class LogitsLaw:
         # Nothing is left without the excluded token: it had all the mass, and only rounding can have rejected it.
         return drawn if drawn != _NO_TOKEN else self.excluded
 
-    def residual(self, draft: TokenLaw) -> TargetLaw:
+    def residual(self, draft: DraftLaw) -> TargetLaw:
         """See `TargetLaw`. Without its one token, the target needs no writing out."""
-        if len(draft.token_ids) == 1:
-            return LogitsLaw(self.logits, self.plan, self.temperature, excluded=int(draft.token_ids[0]))
+        if isinstance(draft, PointLaw):
+            return LogitsLaw(self.logits, self.plan, self.temperature, excluded=draft.token_id)
         probs = target_probs(self.logits, self.plan, self.temperature)[0].numpy()
         kept = np.flatnonzero(probs)
         return TokenLaw(kept, probs[kept]).residual(draft)
@@ -62,7 +62,7 @@ def target_laws(logits: torch.Tensor, params: SamplingParams) -> tuple[TargetLaw
         best = greedy(logits).tolist()
         if _NO_TOKEN in best:
             raise BadLogits(f"row {best.index(_NO_TOKEN)} has NaN, +inf or nothing finite; nothing is sampled from it")
-        return tuple(TokenLaw.point(token_id) for token_id in best)
+        return tuple(PointLaw(token_id) for token_id in best)
     settings = RowSettings.of([params] * len(logits))
     plan = plan_cutoffs(logits, settings)
     _refuse_faults(row_faults(plan))

@@ -35,7 +35,7 @@ class TargetLaw(Protocol):
     def draw(self, random_bits: int) -> int:
         """One token."""
 
-    def residual(self, draft: TokenLaw) -> TargetLaw:
+    def residual(self, draft: DraftLaw) -> TargetLaw:
         """The law of the token that replaces a rejected one: max(target - draft, 0), scaled to 1.
 
         Where rounding leaves nothing of it, the target itself: target and draft were the same.
@@ -60,11 +60,6 @@ class TokenLaw:
         if not (self.probs >= 0).all() or not abs(self.probs.sum() - 1) <= 4 * len(self.probs) * np.finfo(float).eps:
             raise ValueError(f"the probs of a law sum to {self.probs.sum()}; allowed: none below 0, together 1")
 
-    @classmethod
-    def point(cls, token_id: int) -> TokenLaw:
-        """All mass on one token."""
-        return cls(np.array([token_id]), np.ones(1))
-
     def probability(self, token_id: int) -> float:
         """See `TargetLaw`."""
         index = int(np.searchsorted(self.token_ids, token_id))
@@ -78,13 +73,45 @@ class TokenLaw:
         # The product can round up to the whole sum; the last token that has any mass is then the one.
         return int(self.token_ids[min(index, int(np.flatnonzero(self.probs)[-1]))])
 
-    def residual(self, draft: TokenLaw) -> TokenLaw:
+    def residual(self, draft: DraftLaw) -> TokenLaw:
         """See `TargetLaw`."""
         _, mine, theirs = np.intersect1d(self.token_ids, draft.token_ids, assume_unique=True, return_indices=True)
         left = self.probs.copy()
         left[mine] = np.maximum(self.probs[mine] - draft.probs[theirs], 0.0)
         total = left.sum()
         return TokenLaw(self.token_ids, left / total) if total > 0 else self
+
+
+@dataclass(frozen=True, slots=True)
+class PointLaw:
+    """All mass on one token: a looked-up draft, or the target of a greedy request."""
+
+    token_id: int
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """As a `TokenLaw` has them."""
+        return np.array([self.token_id])
+
+    @property
+    def probs(self) -> npt.NDArray[np.float64]:
+        """As a `TokenLaw` has them."""
+        return np.ones(1)
+
+    def probability(self, token_id: int) -> float:
+        """See `TargetLaw`."""
+        return float(token_id == self.token_id)
+
+    def draw(self, random_bits: int) -> int:
+        """See `TargetLaw`; nothing is random here."""
+        return self.token_id
+
+    def residual(self, draft: DraftLaw) -> PointLaw:
+        """See `TargetLaw`; no draft can have more than all the mass on the token, so it stays there."""
+        return self
+
+
+DraftLaw = PointLaw | TokenLaw
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +123,7 @@ class Proposal:
     """
 
     token_ids: tuple[int, ...] = ()
-    draft_laws: tuple[TokenLaw, ...] = ()
+    draft_laws: tuple[DraftLaw, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.token_ids) != len(self.draft_laws):

@@ -31,5 +31,7 @@ def reject(proposal: Proposal, verification: Verification, noise: Noise) -> Acce
 
 
 def _accepts(target_prob: float, draft_prob: float, noise: Noise, position: int) -> bool:
-    """u < target / draft without the division; u is never 0, so a token without target mass never stays."""
-    return noise.uniform(position, Purpose.ACCEPT) * draft_prob < target_prob
+    """u < target / draft without the division, u strictly between 0 and 1: a token without target mass never stays, and
+    one that the target likes at least as much as the draft does needs no number.
+    """
+    return target_prob >= draft_prob or noise.uniform(position, Purpose.ACCEPT) * draft_prob < target_prob

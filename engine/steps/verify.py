@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from engine.model.runner import ModelRunner, SequenceRows
 from engine.request import SamplingParams
 from engine.state.sequence import SequenceState
@@ -26,11 +24,13 @@ class VerifyItem:
 def verify(runner: ModelRunner, items: Sequence[VerifyItem]) -> list[Verification]:
     """Run the anchor and the drafts of every sequence in one forward; reserves K+1 rows each, commits nothing."""
     batch = [_rows(item) for item in items]
-    logits = torch.split(runner.forward(batch), [rows.num_logits for rows in batch])
-    return [
-        Verification(len(item.sequence.token_ids), target_laws(rows, item.params))
-        for item, rows in zip(items, logits, strict=True)
-    ]
+    logits = runner.forward(batch)
+    verifications, end = [], 0
+    for item, rows in zip(items, batch, strict=True):
+        start, end = end, end + rows.num_logits
+        laws = target_laws(logits[start:end], item.params)
+        verifications.append(Verification(len(item.sequence.token_ids), laws))
+    return verifications
 
 
 def _rows(item: VerifyItem) -> SequenceRows:

@@ -128,3 +128,14 @@ def test_ctrl_c_ends_with_130_and_the_figures_so_far() -> None:
     assert process.returncode == 130
     assert errors == ""
     assert rest.splitlines()[-1].endswith(" · aborted")
+
+
+@pytest.mark.usefixtures("model_path")
+def test_resident_memory_stays_below_a_gibibyte() -> None:
+    code = (
+        "import resource, sys; from engine.__main__ import main;"
+        "main(['--draft', 'lookup', '--max-tokens', '32', '--raw', 'word ' * 600]);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stderr) < 1024 * 1024  # KiB

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from engine.sampling.random import Purpose
 from engine.steps.draft import Match
 from engine.steps.fusion import FusionSettings, fuse
-from engine.steps.records import Acceptance, LastToken, Proposal, TokenLaw, Verification, unit_interval
+from engine.steps.records import Acceptance, LastToken, PointLaw, Proposal, TokenLaw, Verification, unit_interval
 from engine.steps.reject import reject
 
 EXACT = 1e-12  # sums of a few dozen fp64 products of numbers below 1
@@ -130,20 +130,20 @@ def test_the_facts_examples(draft_probs: tuple[float, ...], target_probs: tuple[
     assert np.abs(first_token_law(out, len(target_probs)) - np.array(target_probs)).max() < EXACT
 
 
-def test_a_point_mass_stays_with_the_targets_probability() -> None:
-    out = round_law([TokenLaw.point(1)], [law(0.3, 0.6, 0.1), law(1.0)])
+def test_a_sure_draft_stays_with_the_targets_probability() -> None:
+    out = round_law([law(0.0, 1.0)], [law(0.3, 0.6, 0.1), law(1.0)])
     assert out[1, 0] == pytest.approx(0.6, abs=EXACT)
     assert out[0,] == pytest.approx(0.3, abs=EXACT)
 
 
 def test_greedy_is_the_same_rule_with_all_mass_on_the_best() -> None:
     noise = Scripted(dict.fromkeys(itertools.product(range(20, 24), Purpose), 0.999))
-    targets = tuple(TokenLaw.point(token) for token in (4, 7, 9))
-    drafts = (TokenLaw.point(4), law(0.9, 0.1, ids=(3, 8)))
+    targets = tuple(PointLaw(token) for token in (4, 7, 9))
+    drafts = (PointLaw(4), law(0.9, 0.1, ids=(3, 8)))
     acceptance = reject(Proposal((4, 8), drafts), Verification(20, targets), noise)
     assert acceptance == Acceptance((4,), 7, LastToken.RECOVERED)
     everything = reject(
-        Proposal((4, 7), (TokenLaw.point(4), law(0.001, 0.999, ids=(7, 8)))), Verification(20, targets), noise
+        Proposal((4, 7), (PointLaw(4), law(0.001, 0.999, ids=(7, 8)))), Verification(20, targets), noise
     )
     assert everything == Acceptance((4, 7), 9, LastToken.BONUS)
 
@@ -245,3 +245,13 @@ def test_lookup_joined_with_a_drafted_block_keeps_the_joint_law(agree: int, leng
                 if len(tokens) > 1 and tokens[0] == one:
                     going_on[tokens[1]] += weight
             assert np.abs(going_on - going_on.sum() * second.probs).max() < EXACT
+
+
+@given(data=st.data(), token=st.integers(0, 3))
+def test_a_point_law_is_the_written_out_law_of_one_token(data: st.DataObject, token: int) -> None:
+    point, written = PointLaw(token), law(*(float(other == token) for other in range(4)))
+    other = data.draw(laws(4))
+    assert [point.probability(one) for one in range(4)] == written.probs.tolist()
+    assert point.draw(5) == written.draw(5) == token
+    assert point.residual(other).token_id == written.residual(other).draw(5)
+    assert (other.residual(point).probs == other.residual(written).probs).all()

@@ -23,9 +23,9 @@ PROMPTS = (
     "Translate into French: The library closes at nine in the evening.",
     "Explain how a bicycle stays upright, for a curious child.",
 )
-# The native products hold activations as 16-bit fixed point by groups of 32: half a step is 2**-16 of the group's largest
-# magnitude, which is at most sqrt(32) times its root mean square. 121 products in a row add up like a random walk, on
-# logits of up to 40. Float32 rounding of either side is far below that.
+# The native products hold activations as 16-bit fixed point by groups of 32: half a step is 2**-16 of the group's
+# largest magnitude, which is at most sqrt(32) times its root mean square. 121 products in a row add up like a random
+# walk, on logits of up to 40. Float32 rounding of either side is far below that.
 LOGIT_ERROR = 40 * 121**0.5 * 32**0.5 * 2**-16
 NO_STOP = SamplingParams(max_tokens=TOKENS, stop_token_ids=())
 
