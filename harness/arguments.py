@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from harness import __version__, machine_cli
+from harness import __version__, history_cli, machine_cli
 from harness.lease import DEFAULT_WAIT_S
 from harness.run import DEFAULT_TIMEOUT_S
 
@@ -20,6 +20,7 @@ the usual way:
   python -m harness verify artifacts/bundles/NAME check somebody else's bundle
   python -m harness compare BASE HEAD             any two bundles, runs or baselines
   python -m harness accept A B --reason '...'     move the baseline on purpose
+  python -m harness history artifacts/bundles     what changed over many bundles
   python -m harness doctor                        what on this machine will spoil a measurement
   python -m harness lease run -- COMMAND          hold the GPUs, or the CPU, exclusively meanwhile
 
@@ -57,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     _compare(commands)
     _accept(commands)
     _report(commands)
+    history_cli.add_commands(_adder(commands))
     _selftest(commands)
     machine_cli.add_commands(_adder(commands))
     return parser

@@ -20,7 +20,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NoReturn
 
-from harness import machine_cli
+from harness import history_cli, machine_cli
 from harness.arguments import build_parser, split_arguments
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "compare": compare_command,
         "accept": accept_command,
         "report": report_command,
+        "history": history_command,
         "selftest": selftest_command,
         "lease": lambda chosen: machine_cli.lease_command(chosen, pytest_args, say, print),
         "doctor": lambda chosen: machine_cli.doctor_command(chosen, print),
@@ -280,6 +281,13 @@ def report_command(options: argparse.Namespace) -> int:
         verdict = bundle.verdict
         write(rendered(options.format, verdict.comparison, verdict.decision, bundle.evidence, bundle.base))
     return ExitCode.OK
+
+
+def history_command(options: argparse.Namespace) -> int:
+    """``harness history``."""
+    width = min(get_terminal_size().columns, 120)
+    with output(options.output) as write:
+        return history_cli.history_command(options, write, color=sys.stdout.isatty(), width=width)
 
 
 def rendered(form: str, comparison: Comparison, decision: GateDecision, head: Evidence, base: Evidence | None) -> bytes:

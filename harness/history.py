@@ -115,6 +115,19 @@ class Series:
     streak: Streak | None = None
     margin: float = 0.0
 
+    @property
+    def since_break(self) -> MetricOutcome:
+        """The latest level against the first one that may be compared with it."""
+        start = max((broken.at for broken in self.breaks), default=0)
+        levels = [level for first, _, level in self.levels() if first >= start]
+        if self.kind == "tokens" and self.points[start].token_sha256 != self.points[-1].token_sha256:
+            return MetricOutcome.CHANGED
+        if len(levels) < 2 or levels[0] == levels[-1]:
+            return MetricOutcome.SAME
+        if self.kind != "samples":
+            return _moved(levels[0], levels[-1], self.better)
+        return _beyond(levels[-1] / levels[0], self.margin, self.better)
+
     def levels(self) -> tuple[tuple[int, int, float], ...]:
         """(first point, one past the last, median) of each stretch between breaks and steps, left-out points aside."""
         edges = sorted({0, *(b.at for b in self.breaks), *(s.at for s in self.steps), len(self.points)})
@@ -261,12 +274,16 @@ def _exact_steps(series: Series, raw: list[_Raw]) -> tuple[Step, ...]:
         before, after = raw[at - 1].point, raw[at].point
         if before.value == after.value and before.token_sha256 == after.token_sha256:
             continue
-        outcome = MetricOutcome.CHANGED
-        if before.token_sha256 == after.token_sha256 and series.better is not Better.NEITHER:
-            better = (after.value > before.value) == (series.better is Better.HIGHER)
-            outcome = MetricOutcome.BETTER if better else MetricOutcome.WORSE
+        other = before.token_sha256 != after.token_sha256
+        outcome = MetricOutcome.CHANGED if other else _moved(before.value, after.value, series.better)
         found.append(Step(at, before.value, after.value, 1, 1, outcome, None, _also(raw[at - 1], raw[at])))
     return tuple(found)
+
+
+def _moved(before: float, after: float, better: Better) -> MetricOutcome:
+    if better is Better.NEITHER:
+        return MetricOutcome.CHANGED
+    return MetricOutcome.BETTER if (after > before) == (better is Better.HIGHER) else MetricOutcome.WORSE
 
 
 def _steps(series: Series, raw: list[_Raw], start: int, end: int) -> Iterable[Step]:
@@ -332,7 +349,7 @@ def _rank_p(before: Sequence[float], after: Sequence[float]) -> float:
 def _also(before: _Raw, after: _Raw) -> tuple[str, ...]:
     """What else changed between two bundles: the commit first, then facts of the machine."""
     rows = differences(before.facts, after.facts)
-    commit = [f"commit {before.commit[:12]} → {after.commit[:12]}"] if before.commit != after.commit else []
+    commit = [f"commit {before.commit[:9]} → {after.commit[:9]}"] if before.commit != after.commit else []
     return (*commit, *(f"{row.key} {row.base[:40]} → {row.head[:40]}" for row in rows))
 
 

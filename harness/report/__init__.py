@@ -7,14 +7,19 @@ verdict on the terminal.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from harness.report.document import Document
 from harness.report.markdown import markdown_overflow, render_markdown
 from harness.report.view import build_document
 
+if TYPE_CHECKING:
+    from harness.history import History
+
 __all__ = [
     "Document",
     "build_document",
+    "build_history_document",
     "draw_plots",
     "markdown_overflow",
     "render_html",
@@ -42,3 +47,10 @@ def draw_plots(document: Document) -> dict[str, bytes]:
     from harness.report.plots import draw
 
     return draw(document)
+
+
+def build_history_document(history: History) -> Document:
+    """Everything a history says, in the form of a report: steps, latest, every series, bundles, limits."""
+    from harness.report.history import build_history_document as build
+
+    return build(history)

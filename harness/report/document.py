@@ -165,7 +165,37 @@ class Resources:
     panels: tuple[ResourcePanel, ...]
 
 
-PlotData = RoundStrips | Forest | Histogram | Resources
+@dataclass(frozen=True, slots=True)
+class TrendPoint:
+    """One bundle's figure with the span of its repeats; ``counts`` is false where it is shown and not judged."""
+
+    label: str
+    value: float
+    low: float
+    high: float
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrendStep:
+    at: int
+    label: str
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Points in order of time; ``levels`` are (first point, one past the last, median), ``breaks`` are first points."""
+
+    quantity: str
+    unit: str
+    points: tuple[TrendPoint, ...]
+    levels: tuple[tuple[int, int, float], ...]
+    steps: tuple[TrendStep, ...]
+    breaks: tuple[int, ...]
+
+
+PlotData = RoundStrips | Forest | Histogram | Resources | Trend
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ Shapes and words repeat what a colour says. Text stays text, so it can be read a
 
 from __future__ import annotations
 
+import math
 from io import BytesIO
 from typing import Any
 
@@ -15,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from harness.report.document import Document, Figure, Forest, Histogram, Resources, RoundStrips
+from harness.report.document import Document, Figure, Forest, Histogram, Resources, RoundStrips, Trend
 from harness.report.palette import INKS, TONE_INKS, TONE_MARKS
 from harness.report.words import number, percent
 
@@ -24,6 +25,7 @@ SIDE_INKS = {"head": INKS["head"], "base": INKS["base"]}
 # Comes with matplotlib, so every machine lays text out alike; a reader without it gets the next one.
 _FONT = "DejaVu Sans"
 _WIDTH = 7.6
+_TREND_LABELS = 7
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -67,6 +69,8 @@ def _canvas(figure: Figure) -> Canvas:
         return _round_strips(data)
     if isinstance(data, Histogram):
         return _histogram(data)
+    if isinstance(data, Trend):
+        return _trend(data)
     return _resources(data)
 
 
@@ -223,3 +227,45 @@ def _resources(data: Resources) -> Canvas:
 
 def _bar_text(head: float, base: float | None) -> str:
     return number(head) if base is None or base == head else f"{number(head)} (was {number(base)})"
+
+
+# ---- trend ----------------------------------------------------------------------------------------------------------
+
+
+def _trend(data: Trend) -> Canvas:
+    """Bundles from left to right: a dot each with the span of its repeats, a line a level, steps and breaks across."""
+    canvas, (axis,) = _blank(3.4)
+    ink = SIDE_INKS["head"]
+    for at, point in enumerate(data.points):
+        color = ink if point.counts else FAINT
+        axis.plot([at, at], [point.low, point.high], color=color, linewidth=1.2, alpha=0.6)
+        axis.plot(at, point.value, "o", markersize=5, color=color, markerfacecolor=color if point.counts else "none")
+    for start, end, level in data.levels:
+        axis.plot([start - 0.4, end - 0.6], [level, level], color=INK, linewidth=1.6)
+    across = axis.get_xaxis_transform()
+    for place in data.breaks:
+        axis.axvline(place - 0.5, color=FAINT, linewidth=1, linestyle=":")
+        axis.text(place - 0.4, 0.0, "break", transform=across, va="bottom", fontsize=8.5, color=INK)
+    for row, step in enumerate(data.steps):
+        color = TONE_INKS[step.tone]
+        axis.axvline(step.at - 0.5, color=color, linewidth=1.4, linestyle="--")
+        late = step.at > 0.6 * len(data.points)
+        spot = step.at - (0.6 if late else 0.4)
+        axis.text(
+            spot,
+            1 - 0.08 * (row % 3),
+            step.label,
+            transform=across,
+            va="top",
+            ha="right" if late else "left",
+            color=color,
+        )
+    axis.set_xlim(-0.7, len(data.points) - 0.3)
+    shown = range(0, len(data.points), max(1, math.ceil(len(data.points) / _TREND_LABELS)))
+    axis.set_xticks(list(shown), [data.points[at].label for at in shown], fontsize=8.5)
+    axis.margins(y=0.22)
+    axis.ticklabel_format(axis="y", useOffset=False)
+    axis.grid(axis="y")
+    axis.set_ylabel(data.quantity if data.unit in ("", data.quantity) else f"{data.quantity}, {data.unit}")
+    axis.set_xlabel("bundle, oldest first (dot: median of its repeats; bar: their span; hollow: not judged)")
+    return canvas
