@@ -143,6 +143,7 @@ def paged_attention(
     scale: float,
     causal: bool = True,
     window: tuple[int, int] = FULL_WINDOW,
+    partition: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention over a paged cache: decode (one row a sequence), verification (K + 1 rows) and prefill alike.
@@ -159,8 +160,19 @@ def paged_attention(
         scale: factor of the scores.
         causal: a row sees keys up to its own position.
         window: (left, right) keys seen beside the own position; -1 is no limit.
+        partition: keys of a partition, a multiple of 16; partitions are merged in ascending order. None: the op's own.
         out: float32 [T, Hq, D].
     """
     return native_ops.bind_paged_attention(
-        q, k_cache, v_cache, block_table, seq_lens, query_start, scale=scale, causal=causal, window=window, out=out
+        q,
+        k_cache,
+        v_cache,
+        block_table,
+        seq_lens,
+        query_start,
+        scale=scale,
+        causal=causal,
+        window=window,
+        partition=partition,
+        out=out,
     )()

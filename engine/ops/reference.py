@@ -96,11 +96,13 @@ def paged_attention(
     scale: float,
     causal: bool = True,
     window: tuple[int, int] = FULL_WINDOW,
+    partition: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Softmax attention of ``q`` [T, Hq, D] over paged keys and values -> float32 [T, Hq, D].
 
-    The query rows of a sequence are its last ones. A row that sees no key gives zeros.
+    The query rows of a sequence are its last ones. A row that sees no key gives zeros. ``partition`` is how an
+    implementation cuts the keys; it has no meaning for the answer.
     """
     result = torch.zeros_like(q, dtype=torch.float32)
     group = q.shape[1] // k_cache.shape[2]

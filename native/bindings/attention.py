@@ -43,7 +43,7 @@ class RopeStoreKv(Args):
 
 class PagedAttention(Args):
     OP = "paged_attention_cpu"
-    CAPABILITY = 1
+    CAPABILITY = 2
     _fields_ = (
         ("q", ctypes.c_void_p),
         ("k_cache", ctypes.c_void_p),
@@ -67,6 +67,7 @@ class PagedAttention(Args):
         ("causal", ctypes.c_int64),
         ("left", ctypes.c_int64),
         ("right", ctypes.c_int64),
+        ("partition", ctypes.c_int64),
         ("scale", ctypes.c_double),
     )
 
@@ -135,6 +136,7 @@ def bind_paged_attention(
     scale: float,
     causal: bool = True,
     window: tuple[int, int] = (-1, -1),
+    partition: int | None = None,
     out: torch.Tensor | None = None,
 ) -> Call:
     """See `engine.ops.functional.paged_attention`."""
@@ -152,6 +154,8 @@ def bind_paged_attention(
     left, right = window
     if left < -1 or right < -1:
         raise ValueError(f"window: saw {window}, need two numbers >= -1 (-1: no limit)")
+    if partition is not None and (partition < 16 or partition % 16):
+        raise ValueError(f"partition: saw {partition} keys, need a positive multiple of 16")
     out = check.output("out", out, torch.float32, (t, q_heads, head_dim), contiguous=True)
     args = PagedAttention(
         q=q.data_ptr(),
@@ -176,6 +180,7 @@ def bind_paged_attention(
         causal=int(causal),
         left=left,
         right=right,
+        partition=partition or 0,
         scale=scale,
     )
     return Call(args, out, (q, k_cache, v_cache, block_table, seq_lens, query_start))

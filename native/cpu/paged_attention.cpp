@@ -2,6 +2,7 @@
 //
 // A chunk of work is (sequence, KV head, some query rows) over all partitions of keys, or over one partition where
 // there are too few chunks to share: then partial results wait in scratch and are merged in the same ascending order.
+// A caller may ask for partitions of another size: a larger one gathers tiles of kPartition keys first.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -29,6 +30,7 @@ struct PagedAttentionArgs {
   int64_t t, sequences, max_blocks, table_stride, q_heads, kv_heads, head_dim, kv_code, num_blocks, block_size;
   int64_t k_strides[3], v_strides[3];
   int64_t causal, left, right;
+  int64_t partition;  // keys of a partition, a multiple of 16; 0: kPartition
   double scale;
 };
 
@@ -83,9 +85,13 @@ struct Work {
   int64_t first_position, length;  // of the first query; of the sequence
   Range keys;                      // seen by any of the rows
 
-  int64_t first_partition() const { return keys.begin / kPartition; }
-  int64_t partitions() const { return keys.end > keys.begin ? (keys.end - 1) / kPartition + 1 - first_partition() : 0; }
+  int64_t first_partition(int64_t size) const { return keys.begin / size; }
+  int64_t partitions(int64_t size) const {
+    return keys.end > keys.begin ? (keys.end - 1) / size + 1 - first_partition(size) : 0;
+  }
 };
+
+int64_t partition_size(const PagedAttentionArgs& a) { return a.partition > 0 ? a.partition : kPartition; }
 
 std::vector<Work> plan(const PagedAttentionArgs& a) {
   const int64_t group = a.q_heads / a.kv_heads;
@@ -106,18 +112,18 @@ std::vector<Work> plan(const PagedAttentionArgs& a) {
 
 // Buffers of one thread for the tile it works on, sized for the op's largest tile.
 struct Buffers {
-  float *q, *scores, *room, *columns, *zeros, *maxima, *totals, *out, *sums;
+  float *q, *scores, *room, *columns, *zeros, *maxima, *totals, *out, *sums, *part_sums;
   const void** keys;
   const void** values;
   int64_t *begin, *end;
-  sm70::AttentionRow* gathered;
+  sm70::AttentionRow *gathered, *parts;
 
   bool take(int64_t rows, int64_t head_dim) {
     static thread_local sm70::Scratch scratch;
-    const int64_t floats = rows * (3 * head_dim + kPartition + 2) + 33 * head_dim;
-    constexpr int64_t kBuffers = 14;  // each starts on a cache line
-    char* at =
-        scratch.take(static_cast<std::size_t>(floats * 4 + 2 * kPartition * 8 + rows * (2 * 8 + 16) + kBuffers * 64));
+    const int64_t floats = rows * (4 * head_dim + kPartition + 2) + 33 * head_dim;
+    constexpr int64_t kBuffers = 16;  // each starts on a cache line
+    char* at = scratch.take(
+        static_cast<std::size_t>(floats * 4 + 2 * kPartition * 8 + rows * (2 * 8 + 2 * 16) + kBuffers * 64));
     if (at == nullptr) return false;
     const auto cut = [&at](auto** pointer, int64_t count) {
       *pointer = reinterpret_cast<std::remove_reference_t<decltype(*pointer)>>(at);
@@ -132,11 +138,13 @@ struct Buffers {
     cut(&totals, rows);
     cut(&out, rows * head_dim);
     cut(&sums, rows * head_dim);
+    cut(&part_sums, rows * head_dim);
     cut(&keys, kPartition);
     cut(&values, kPartition);
     cut(&begin, rows);
     cut(&end, rows);
     cut(&gathered, rows);
+    cut(&parts, rows);
     std::memset(zeros, 0, static_cast<std::size_t>(head_dim) * 4);
     return true;
   }
@@ -155,11 +163,12 @@ sm70::AttentionTile open_tile(const PagedAttentionArgs& a, const Work& work, con
           b.end, b.scores, b.room,     b.columns, b.zeros, b.maxima, b.totals, b.out};
 }
 
-void attend(const PagedAttentionArgs& a, const Work& work, int64_t partition, const Buffers& b,
+// The keys from `start` on, `count` of them and at most kPartition.
+void attend(const PagedAttentionArgs& a, const Work& work, int64_t start, int64_t count, const Buffers& b,
             sm70::AttentionTile* tile) {
-  const int64_t group = a.q_heads / a.kv_heads, start = partition * kPartition;
+  const int64_t group = a.q_heads / a.kv_heads;
   tile->first_key = std::max(work.keys.begin, start) - start;
-  tile->last_key = std::min(work.keys.end, start + kPartition) - start;
+  tile->last_key = std::min(work.keys.end, start + count) - start;
   for (int64_t r = 0; r < tile->rows; ++r) {
     const Range keys = visible(a, work.first_position + r / group, work.length);
     b.begin[r] = std::max(keys.begin - start, tile->first_key);
@@ -188,15 +197,41 @@ sm70::AttentionRow empty_row(float* sums, int64_t head_dim) {
   return {-INFINITY, 0.0f, sums};
 }
 
+void merge_row(float maximum, float total, const float* out, int64_t head_dim, sm70::AttentionRow* row) {
+  sm70::kernels().merge_partition(maximum, total, out, head_dim, row);
+}
+
+// A partition larger than a tile, tile by tile into `parts`.
+void gather_tiles(const PagedAttentionArgs& a, const Work& work, int64_t partition, const Buffers& b,
+                  sm70::AttentionTile* tile, sm70::AttentionRow* parts) {
+  const int64_t size = partition_size(a), end = std::min(work.keys.end, (partition + 1) * size);
+  int64_t start = partition * size;
+  while (start + kPartition <= work.keys.begin) start += kPartition;
+  for (; start < end; start += kPartition) {
+    attend(a, work, start, std::min(kPartition, end - start), b, tile);
+    for (int64_t r = 0; r < tile->rows; ++r)
+      if (b.begin[r] < b.end[r]) merge_row(b.maxima[r], b.totals[r], b.out + r * a.head_dim, a.head_dim, &parts[r]);
+  }
+}
+
 // All partitions of the work, merged as they come.
 void run_whole(const PagedAttentionArgs& a, const Work& work, const Buffers& b) {
   sm70::AttentionTile tile = open_tile(a, work, b);
+  const int64_t size = partition_size(a), first = work.first_partition(size);
   for (int64_t r = 0; r < tile.rows; ++r) b.gathered[r] = empty_row(b.sums + r * a.head_dim, a.head_dim);
-  for (int64_t p = 0; p < work.partitions(); ++p) {
-    attend(a, work, work.first_partition() + p, b, &tile);
+  for (int64_t p = first; p < first + work.partitions(size); ++p) {
+    if (size <= kPartition) {
+      attend(a, work, p * size, size, b, &tile);
+      for (int64_t r = 0; r < tile.rows; ++r)
+        if (b.begin[r] < b.end[r])
+          merge_row(b.maxima[r], b.totals[r], b.out + r * a.head_dim, a.head_dim, &b.gathered[r]);
+      continue;
+    }
+    for (int64_t r = 0; r < tile.rows; ++r) b.parts[r] = empty_row(b.part_sums + r * a.head_dim, a.head_dim);
+    gather_tiles(a, work, p, b, &tile, b.parts);
     for (int64_t r = 0; r < tile.rows; ++r)
-      if (b.begin[r] < b.end[r])
-        sm70::kernels().merge_partition(b.maxima[r], b.totals[r], b.out + r * a.head_dim, a.head_dim, &b.gathered[r]);
+      if (b.parts[r].total > 0.0f)
+        merge_row(b.parts[r].maximum, b.parts[r].total, b.parts[r].out, a.head_dim, &b.gathered[r]);
   }
   for (int64_t r = 0; r < tile.rows; ++r) sm70::kernels().finish_row(b.gathered[r], a.head_dim, output_row(a, work, r));
 }
@@ -210,12 +245,23 @@ struct Partial {
 
 void run_partition(const PagedAttentionArgs& a, const Work& work, const Partial& partial, const Buffers& b) {
   sm70::AttentionTile tile = open_tile(a, work, b);
-  tile.maxima = partial.at;
-  tile.totals = partial.at + tile.rows;
-  tile.out = partial.at + 2 * tile.rows;
-  attend(a, work, partial.partition, b, &tile);
-  for (int64_t r = 0; r < tile.rows; ++r)
-    if (b.begin[r] >= b.end[r]) tile.totals[r] = 0.0f;
+  float *const maxima = partial.at, *const totals = maxima + tile.rows, *const sums = totals + tile.rows;
+  const int64_t size = partition_size(a);
+  if (size <= kPartition) {
+    tile.maxima = maxima;
+    tile.totals = totals;
+    tile.out = sums;
+    attend(a, work, partial.partition * size, size, b, &tile);
+    for (int64_t r = 0; r < tile.rows; ++r)
+      if (b.begin[r] >= b.end[r]) totals[r] = 0.0f;
+    return;
+  }
+  for (int64_t r = 0; r < tile.rows; ++r) b.parts[r] = empty_row(sums + r * a.head_dim, a.head_dim);
+  gather_tiles(a, work, partial.partition, b, &tile, b.parts);
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    maxima[r] = b.parts[r].maximum;
+    totals[r] = b.parts[r].total;
+  }
 }
 
 void merge_partials(const PagedAttentionArgs& a, const Work& work, const Partial* first, int64_t count, float* sums) {
@@ -224,8 +270,7 @@ void merge_partials(const PagedAttentionArgs& a, const Work& work, const Partial
     sm70::AttentionRow row = empty_row(sums, a.head_dim);
     for (int64_t p = 0; p < count; ++p) {
       const float* at = first[p].at;
-      if (at[rows + r] != 0.0f)
-        sm70::kernels().merge_partition(at[r], at[rows + r], at + 2 * rows + r * a.head_dim, a.head_dim, &row);
+      if (at[rows + r] != 0.0f) merge_row(at[r], at[rows + r], at + 2 * rows + r * a.head_dim, a.head_dim, &row);
     }
     sm70::kernels().finish_row(row, a.head_dim, output_row(a, work, r));
   }
@@ -239,11 +284,12 @@ int run_split(const PagedAttentionArgs& a, const std::vector<Work>& works, int64
   std::vector<Partial> partials;
   std::vector<int64_t> starts;
   int64_t floats = a.head_dim;
+  const int64_t size = partition_size(a);
   for (std::size_t w = 0; w < works.size(); ++w) {
     starts.push_back(static_cast<int64_t>(partials.size()));
-    for (int64_t p = 0; p < works[w].partitions(); ++p)
-      partials.push_back({static_cast<int64_t>(w), works[w].first_partition() + p, nullptr});
-    floats += works[w].partitions() * works[w].queries * (a.q_heads / a.kv_heads) * (a.head_dim + 2);
+    for (int64_t p = 0; p < works[w].partitions(size); ++p)
+      partials.push_back({static_cast<int64_t>(w), works[w].first_partition(size) + p, nullptr});
+    floats += works[w].partitions(size) * works[w].queries * (a.q_heads / a.kv_heads) * (a.head_dim + 2);
   }
   starts.push_back(static_cast<int64_t>(partials.size()));
   static thread_local sm70::Scratch scratch;
@@ -283,7 +329,7 @@ int run_chunks(const PagedAttentionArgs& a, const std::vector<Work>& works, int6
 
 }  // namespace
 
-SM70_OP(paged_attention_cpu, 1, PagedAttentionArgs) {
+SM70_OP(paged_attention_cpu, 2, PagedAttentionArgs) {
   const PagedAttentionArgs& a = *args;
   if (const int status = check(a)) return status;
   const std::vector<Work> works = plan(a);
