@@ -1,0 +1,183 @@
+"""The command line: help that teaches, errors that say what to do, forms of a result."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.arguments import build_parser
+from harness.cli import ProgressLine
+from harness.model import Origin, OriginKind, ScopeSummary
+from harness.progress import ScopeProgress
+from tests.harness.conftest import REPOSITORY, call_here
+
+
+def commands() -> list[str]:
+    actions = [action for action in build_parser()._actions if action.dest == "command"]
+    return sorted(actions[0].choices or {})
+
+
+def test_help_lists_commands_and_exit_codes(tmp_path: Path) -> None:
+    done = call_here(tmp_path, "--help")
+    assert done.code == 0
+    assert "exit codes: 0 ok, 1 regression" in done.out
+    for command in commands():
+        assert command in done.out
+
+
+@pytest.mark.parametrize("command", commands())
+def test_each_command_s_help_shows_an_example(tmp_path: Path, command: str) -> None:
+    done = call_here(tmp_path, command, "--help")
+    assert done.code == 0
+    assert f"harness {command}" in done.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("nothing",),
+        ("seal",),
+        ("seal", "x", "--margin", "2"),
+        ("seal", "x", "--level", "x"),
+        ("accept", "b"),
+        ("run",),
+    ],
+)
+def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = call_here(tmp_path, *arguments)
+    assert done.code == 2
+    assert "usage: harness" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("seal", "absent"), 2, "is no run folder"),
+        (("verify", "absent"), 3, "is no folder"),
+        (("compare", "absent", "absent"), 2, "there is nothing at absent"),
+        (("report", "absent"), 3, "is no folder"),
+        (("accept", "absent", "--reason", "x"), 3, "is no folder"),
+        (("run", "kernels"), 2, "there is no folder suites"),
+    ],
+)
+def test_what_is_not_there(tmp_path: Path, arguments: tuple[str, ...], code: int, says: str) -> None:
+    done = call_here(tmp_path, *arguments)
+    assert (done.code, says in done.err) == (code, True), done.err
+    assert "->" in done.err
+
+
+def test_forms_of_a_comparison(sealed: Path) -> None:
+    one, two = (str(path) for path in sorted((sealed / "artifacts" / "bundles").iterdir()))
+    as_json = json.loads(call_here(sealed, "compare", one, two, "--format", "json").out)
+    assert as_json["decision"]["code"] == 0
+    assert as_json["comparison"]["cases"][0]["outcome"] == "UNCHANGED"
+    root = ElementTree.fromstring(call_here(sealed, "compare", one, two, "--format", "junit").out)
+    assert [suite.get("name") for suite in root] == ["green", "timed"]
+    assert root.get("failures") == "0"
+    assert call_here(sealed, "compare", one, two, "--format", "markdown").out.startswith("#")
+    done = call_here(sealed, "compare", one, two, "--format", "html", "-o", "out.html")
+    assert (done.code, done.out) == (0, "")
+    assert (sealed / "out.html").read_text().lstrip().startswith("<!doctype html>")
+    refused = call_here(sealed, "compare", one, two, "-o", "absent/out.html")
+    assert refused.code == 3
+    assert "cannot write absent/out.html" in refused.err
+
+
+def test_a_comparison_as_junit_names_what_is_wrong(sealed: Path) -> None:
+    baseline = sealed / "baselines" / "cpu-x86-64" / "green.json"
+    text = baseline.read_text().replace('"value": 96.0', '"value": 95.0').replace("test_plain", "test_gone")
+    baseline.write_text(text)
+    head = str(min((sealed / "artifacts" / "bundles").iterdir()))
+    done = call_here(sealed, "compare", "baselines", head, "--format", "junit")
+    assert done.code == 1
+    failures = [failure.get("message") for failure in ElementTree.fromstring(done.out).iter("failure")]
+    assert failures == [
+        "MISSING: passed at base, absent from head; renamed to suites/green/test_green.py::test_plain?",
+        "WORSE: base 95.0 head 96.0 register; an exact number moved",
+    ]
+
+
+def test_explain(sealed: Path) -> None:
+    one, two = (str(path) for path in sorted((sealed / "artifacts" / "bundles").iterdir()))
+    done = call_here(sealed, "compare", one, two, "--explain", "test_decode")
+    assert "suites/timed/test_timed.py::test_decode\n  UNCHANGED: passed at base, passed at head" in done.out
+    assert "  UNDECIDED: needs n = 5 at head: 3 against 3 repeats" in done.out
+    assert "  margin 3.0%: floor of the policy" in done.out
+    nothing = call_here(sealed, "compare", one, two, "--explain", "absent")
+    assert "no row of this comparison contains 'absent'" in nothing.out
+    strict = call_here(sealed, "compare", one, two, "--strict")
+    assert strict.code == 5
+
+
+def test_report_of_a_sealed_bundle(sealed: Path) -> None:
+    path = min((sealed / "artifacts" / "bundles").iterdir())
+    done = call_here(sealed, "report", str(path), "--format", "markdown")
+    assert done.code == 0
+    assert "green" in done.out
+    assert call_here(sealed, "report", str(path), "--format", "json").code == 0
+
+
+def test_a_single_baseline_file_and_a_run_are_evidence_too(sealed: Path) -> None:
+    done = call_here(sealed, "compare", "baselines/cpu-x86-64/green.json", "runs/a")
+    assert done.code == 0, done.out + done.err
+    assert call_here(sealed, "compare", "baselines/cpu-x86-64", "runs/a").code == 0
+    (sealed / "empty").mkdir()
+    assert "is neither a bundle nor a run nor a baseline" in call_here(sealed, "compare", "empty", "runs/a").err
+    (sealed / "baselines" / "sm70-x").mkdir()
+    (sealed / "baselines" / "sm70-x" / "s.json").write_text("{}")
+    assert "holds baselines of cpu-x86-64, sm70-x" in call_here(sealed, "compare", "runs/a", "baselines").err
+
+
+def test_run_needs_only_the_standard_library_and_pytest() -> None:
+    """A GPU machine may have none of the others; importing them there would end the run before it began."""
+    heavy = [
+        "msgspec",
+        "git",
+        "defusedxml",
+        "junitparser",
+        "jinja2",
+        "matplotlib",
+        "rich",
+        "numpy",
+        "scipy",
+        "torch",
+        "pandas",
+    ]
+    script = f"""
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {heavy!r}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+import harness.cli, harness.run, harness.pytest_plugin
+from harness.environment import look
+from pathlib import Path
+assert look(Path('.'))['git.reason'] == 'GitPython is not installed'
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", told)
+    line = ProgressLine(terminal)
+    line.show(ScopeProgress("kernels", 3, {"a": "passed", "b": "failed"}, ["c"]))
+    line.show(ScopeProgress("kernels", 3, {"a": "passed", "b": "failed", "c": "passed"}, []))
+    line.end(ScopeSummary("kernels", Origin(), 1, 2.0, {"passed": 2, "failed": 1}))
+    line.end(ScopeSummary("latency", Origin(OriginKind.NOT_RUN, "no model"), None, None, {}))
+    said = told.getvalue()
+    assert "kernels: 2/3 cases, 1 failed, 0 s  c" in said
+    assert said.count("\r") == (4 if terminal else 0)
+    assert "kernels: 1 failed, 2 passed in 2.0 s" in said
+    assert "latency: not run: no model" in said
