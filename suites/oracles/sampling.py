@@ -8,8 +8,10 @@ relative; it is inside every band below.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -18,25 +20,23 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-_WEIGHT_SCALE = 2**200
-"""Weights below exp(-138) of the largest are lost: less than any band, and less than fp64 itself keeps of a sum."""
-
-FAULTS = ("nan", "+inf", "nothing finite")
+_WEIGHT_SCALE = 2**100
+"""Weights below 2**-100 of the largest are lost: less than any band, and far less than fp64 itself keeps of a sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The survivors of top-k in the order that top-p walks them, with the mass ahead of each as a share of all.
+    """The survivors of top-k in the order that top-p walks them.
 
-    ``ids[j]`` is the j-th, ``ahead[j]`` the exact mass before it over the exact total, ``weights[j]`` its own mass.
+    ``ids[j]`` is the j-th, ``reached[j]`` the exact mass of it and all before it. So ``reached[j - 1]`` is ahead of it.
     """
 
     ids: I64
-    weights: tuple[int, ...]
+    reached: tuple[int, ...]
 
     @property
     def total(self) -> int:
-        return sum(self.weights)
+        return self.reached[-1]
 
     def keep(self, top_p: float, band: Fraction = Fraction(0)) -> tuple[int, int]:
         """Smallest and largest number of survivors of top-p that an implementation within ``band`` may keep.
@@ -45,14 +45,11 @@ class Ranking:
         """
         if top_p >= 1:
             return len(self.ids), len(self.ids)
-        low = high = 0
-        ahead, total = 0, self.total
-        below, above = (Fraction(top_p) - band) * total, (Fraction(top_p) + band) * total
-        for weight in self.weights:
-            low += ahead < below
-            high += ahead < above
-            ahead += weight
-        return max(low, 1), max(high, 1)
+        low, high = (
+            bisect_left(self.reached, math.ceil((Fraction(top_p) + side) * self.total), 0, len(self.ids) - 1) + 1
+            for side in (-band, band)
+        )
+        return low, high
 
     def kept_ids(self, top_p: float) -> frozenset[int]:
         """Exactly what stays."""
@@ -62,18 +59,17 @@ class Ranking:
         """Distance of ``top_p`` from the nearest share at which the kept set changes; inf where top-p is off."""
         if top_p >= 1:
             return math.inf
-        count, total = self.keep(top_p)[0], self.total
-        ahead = sum(self.weights[: count - 1])
-        edges = [ahead, ahead + self.weights[count - 1]] if count > 1 else [self.weights[0]]
-        return min(abs(edge / total - top_p) for edge in edges)
+        last = self.keep(top_p)[0] - 1
+        edges = self.reached[max(last - 1, 0) : last + 1]
+        return min(abs(edge / self.total - top_p) for edge in edges)
 
     def probabilities(self, top_p: float, width: int) -> F64:
         """The distribution after both cutoffs, fp64 [width]."""
         count = self.keep(top_p)[0]
-        kept = self.weights[:count]
-        total = sum(kept)
+        total = self.reached[count - 1]
         out = np.zeros(width, dtype=np.float64)
-        out[self.ids[:count]] = [weight / total for weight in kept]
+        weights = (after - before for before, after in pairwise((0, *self.reached[:count])))
+        out[self.ids[:count]] = [weight / total for weight in weights]
         return out
 
 
@@ -102,7 +98,7 @@ def rank(row: F32, top_k: int) -> Ranking:
     order = np.lexsort((-ids, -values))
     ids, values = ids[order], values[order]
     weights = np.exp(values - values[0])
-    return Ranking(ids, tuple(int(weight * _WEIGHT_SCALE) if weight else 0 for weight in weights.tolist()))
+    return Ranking(ids, tuple(accumulate(int(weight * _WEIGHT_SCALE) for weight in weights.tolist())))
 
 
 def fixed_point_band(survivors: int) -> Fraction:

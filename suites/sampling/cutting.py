@@ -10,12 +10,19 @@ import numpy.typing as npt
 import torch
 
 from engine.ops import sampling as ops
+from suites.oracles import sampling as oracle
 from suites.oracles.judge import assert_bits_equal
 from suites.targets import Target, array
 
 F32 = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 FLAGS = int(ops.PlanColumn.FLAGS)
+_FLAG_OF_FAULT = {
+    None: ops.RowFlag(0),
+    "nan": ops.RowFlag.NAN,
+    "+inf": ops.RowFlag.POSITIVE_INFINITY,
+    "nothing finite": ops.RowFlag.NOTHING_FINITE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +103,28 @@ def assert_ids(seen: frozenset[int], expected: frozenset[int], what: str) -> Non
     assert seen == expected, (
         f"{what}: kept {len(seen)}, expected {len(expected)}; missing ids {missing[:8]}, extra ids {extra[:8]}"
     )
+
+
+def assert_within_band(result: Cut, index: int, logits: F32, settings: Settings, what: str) -> bool:
+    """Row ``index`` of a cut keeps what the oracle keeps; where the edge is within the band of the integer weights, a
+    neighbouring number of ids is right too, but never other ids. Returns whether the answer was the only right one."""
+    top_k, top_p, temperature = (
+        settings.top_k[index],
+        float(np.float32(settings.top_p[index])),
+        settings.temperature[index],
+    )
+    what = f"{what} row {index}: k {top_k}, p {top_p}, T {temperature}"
+    row = logits[index] if temperature == 0 else oracle.after_temperature(logits[index], temperature)
+    fault = oracle.fault(row)
+    flags = _FLAG_OF_FAULT[fault] or (ops.RowFlag.GREEDY if temperature == 0 else ops.RowFlag(0))
+    assert result.plan[index, FLAGS] == int(flags), f"{what}: flags {result.plan[index, FLAGS]}, expected {flags!r}"
+    if flags:
+        return True
+    ranking = oracle.rank(row, top_k)
+    low, high = ranking.keep(top_p, oracle.fixed_point_band(len(ranking.ids)))
+    kept = result.ids(index)
+    count = len(kept) if low <= len(kept) <= high else ranking.keep(top_p)[0]
+    # A cut cannot show whether an entry that is -inf anyway stays.
+    finite = frozenset(np.flatnonzero(np.isfinite(row)).tolist())
+    assert_ids(kept, frozenset(ranking.ids[:count].tolist()) & finite, what)
+    return low == high
