@@ -11,6 +11,7 @@ from native.cuda_bindings.attention import AttentionPlan, paged_attention, plan_
 from native.cuda_bindings.elementwise import embedding_f16, embedding_q8_0, silu_mul
 from native.cuda_bindings.faults import raise_on_fault
 from native.cuda_bindings.fp8 import fp8_decode, fp8_encode
+from native.cuda_bindings.gdn import gdn_chunk, gdn_conv, gdn_gated_rms_norm, gdn_gates, gdn_recurrent
 from native.cuda_bindings.head import candidate_logits, dense_logits
 from native.cuda_bindings.kv_store import rope_store_kv, store_kv
 from native.cuda_bindings.launch import load
@@ -28,6 +29,11 @@ __all__ = [
     "embedding_q8_0",
     "fp8_decode",
     "fp8_encode",
+    "gdn_chunk",
+    "gdn_conv",
+    "gdn_gated_rms_norm",
+    "gdn_gates",
+    "gdn_recurrent",
     "linear_f16",
     "linear_int4",
     "linear_nvfp4",

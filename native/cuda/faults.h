@@ -10,7 +10,8 @@ enum Fault {
   kFaultSlot = 3,      // where: token
   kFaultPosition = 4,  // where: token
   kFaultId = 5,        // where: row, index: column
-  kFaultState = 6,     // where: sequence, index: position in the round
+  kFaultState = 6,     // where: sequence, index: its token, or -1 for the initial slot
+  kFaultKept = 7,      // where: sequence, index: its token
 };
 
 #endif  // SM70_CUDA_FAULTS_H_

@@ -11,7 +11,8 @@ _SENTENCES = {
     3: "slot_mapping: token {where} has slot {value}, which is neither -1 (PAD) nor a slot of the cache",
     4: "positions: token {where} has position {value}, which the cos_sin table does not reach",
     5: "ids: row {where}, column {index} is {value}, which is not a row of the table",
-    6: "state slots: sequence {where}, position {index} has slot {value}, which is neither -1 (PAD) nor a state",
+    6: "slots: sequence {where}, token {index} (-1: initial) has slot {value}, which is neither -1 (PAD) nor a state",
+    7: "slots: sequence {where}, token {index} names slot {value}, but this op keeps no state there; pass -1",
 }
 
 _buffers: dict[torch.device, torch.Tensor] = {}
