@@ -18,7 +18,7 @@ from engine.loading import load_model
 from engine.request import SamplingParams
 from engine.state.sequence import SequenceState
 from engine.steps.prefill import PrefillChunk, prefill
-from engine.steps.records import Proposal, TokenLaw
+from engine.steps.records import PointLaw, Proposal
 from engine.steps.verify import VerifyItem, verify
 from native import loader, ops
 
@@ -57,7 +57,7 @@ class Ours:
             prefill(bare.runner, [PrefillChunk(sequence, params, chunk)])
             sequence.commit(chunk)
         drafts = tuple(prompt[: rows - 1])
-        item = VerifyItem(sequence, params, Proposal(drafts, tuple(TokenLaw.point(token) for token in drafts)))
+        item = VerifyItem(sequence, params, Proposal(drafts, tuple(PointLaw(token) for token in drafts)))
         seconds = []
         for _ in range(passes):
             start = time.perf_counter()

@@ -77,6 +77,17 @@ def fixed_point(tolerance: Tolerance, x: F64, weight: F64, *, group: int = 32, b
     return Tolerance(limit, f"{tolerance.source} + inputs in {bits} bits of the largest of {group}")
 
 
+def logit_gap(largest: float, products: int, *, group: int = 32, bits: int = 15) -> float:
+    """Gap between two logits that fixed-point inputs of ``products`` products in a row may close.
+
+    An input's step is at most 2**(1 - bits) of its group's largest, which is at most sqrt(group) times the group's root
+    mean square; rounding leaves step / sqrt(12) of it. Independent errors of all products add as squares, and both
+    logits may move. ``largest``: the magnitude that a relative error of the last hidden state multiplies.
+    """
+    relative = 2.0 ** (1 - bits) * np.sqrt(group / 12) * np.sqrt(products)
+    return float(2 * relative * largest)
+
+
 def rms_norm(value: F64, width: int, arithmetic: Arithmetic = FP32) -> Tolerance:
     """Squares do not cancel and the root halves their relative error; 8u for 1/n, eps, a 2-ulp root and products."""
     relative = gamma(width + 3, arithmetic.accumulate) / 2 + 8 * arithmetic.accumulate

@@ -51,6 +51,12 @@ def test_fixed_point_allows_half_a_step_of_each_input_and_no_more() -> None:
     assert float(tolerance.fixed_point(tolerance.exact(value), 0 * x, weight).limit[0, 0]) < 1e-30
 
 
+def test_logit_gap_of_one_product() -> None:
+    """Step 2**-14 of the largest, sqrt(32/12) of that in units of the root mean square, on both sides of the gap."""
+    assert tolerance.logit_gap(10.0, 1) == pytest.approx(20 * 2.0**-14 * (32 / 12) ** 0.5)
+    assert tolerance.logit_gap(10.0, 121) == pytest.approx(11 * tolerance.logit_gap(10.0, 1))
+
+
 def test_attention_bound_sees_one_extra_key_and_holds_for_fp32() -> None:
     rng = np.random.default_rng(2)
     q, k, v = (rng.normal(size=(1, 300, 1, 64)).astype(np.float32) for _ in range(3))
