@@ -290,7 +290,7 @@ def _steps(series: Series, raw: list[_Raw], start: int, end: int) -> Iterable[St
     """Confirmed steps of noisy values between two breaks."""
     places = [at for at in range(start, end) if not series.points[at].left_out and series.points[at].value > 0]
     values = [series.points[at].value for at in places]
-    edges = [0, *_confirmed(values, series.margin), len(values)]
+    edges = [0, *confirmed_steps(values, series.margin), len(values)]
     for left, edge, right in zip(edges, edges[1:], edges[2:], strict=False):
         before, after = values[left:edge], values[edge:right]
         p = min(1.0, _rank_p(before, after) * _searched(len(values)))
@@ -300,7 +300,7 @@ def _steps(series: Series, raw: list[_Raw], start: int, end: int) -> Iterable[St
         yield Step(places[edge], median(before), median(after), len(before), len(after), outcome, p, also)
 
 
-def _confirmed(values: Sequence[float], margin: float) -> list[int]:
+def confirmed_steps(values: Sequence[float], margin: float) -> list[int]:
     """Edges that survive: the weakest is dropped and its neighbours joined until test and margin agree with all."""
     edges = proposed_steps(values)
     while edges:

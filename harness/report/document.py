@@ -272,6 +272,12 @@ class Document:
     footnotes: tuple[str, ...]
     foot: str
 
+    def __post_init__(self) -> None:
+        keys = [*_RESERVED, *(key for section in self.sections for key in _keys(section))]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise ValueError(f"every section, table and figure is found by its key; these stand twice: {twice}")
+
     def section(self, key: str) -> Section:
         """The section called ``key``; ``KeyError`` when there is none."""
         for section in self.sections:
@@ -283,3 +289,13 @@ class Document:
     def figures(self) -> tuple[Figure, ...]:
         """Every figure, in reading order."""
         return tuple(block for section in self.sections for block in section.blocks if isinstance(block, Figure))
+
+
+# What a page itself is made of.
+_RESERVED = ("main", "footnotes")
+
+
+def _keys(section: Section) -> list[str]:
+    figures = [block for block in section.blocks if isinstance(block, Figure)]
+    tables = [block for block in section.blocks if isinstance(block, Table)] + [figure.twin for figure in figures]
+    return [section.key, *(table.key for table in tables), *(figure.key for figure in figures)]

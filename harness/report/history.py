@@ -177,7 +177,7 @@ def _latest(history: History, streaks: list[tuple[Series, Streak]]) -> Section:
 
     columns = ("Outcome", "Series", "Bundles in a row, n", "Level before", "Latest against it", "Margin of one bundle")
     caption = "Out of line in the latest bundle, and for how many in a row"
-    table = shared.table("latest", caption, columns, streaks, cells, row_header=1, rest=_REST)
+    table = shared.table("latest-rows", caption, columns, streaks, cells, row_header=1, rest=_REST)
     blocks: tuple[Block, ...] = (table,) if streaks else (Paragraph("Every series lies where it lay.", Tone.GOOD),)
     lead = (
         f"One bundle out of line may be a bad night; {NIGHTS_TO_CONFIRM} in a row are worth an alarm. The margin of "
@@ -225,7 +225,7 @@ def _series_section(history: History) -> Section:
         "Steps, n",
         "Breaks",
     )
-    table = shared.table("series", "Every series, what moved first", columns, history.series, cells, rest=_REST)
+    table = shared.table("series-rows", "Every series, what moved first", columns, history.series, cells, rest=_REST)
     lead = (
         "A series is one metric of one case under one device key. It breaks where two neighbouring bundles may not be "
         "compared; nothing is said across a break."
@@ -236,7 +236,7 @@ def _series_section(history: History) -> Section:
 def _bundles(history: History) -> Section:
     columns = ("Bundle", "Measured", "Device key", "Commit", "Manifest SHA-256", "Cases, n", "Passed, n")
     table = shared.table(
-        "bundles",
+        "bundle-rows",
         "Bundles, oldest first",
         columns,
         history.bundles,

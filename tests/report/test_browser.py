@@ -13,9 +13,9 @@ from PIL import Image
 from harness.report import draw_plots, render_html
 from tests.report import browser, fixtures
 from tests.report.browser import Browser
-from tests.report.fixtures import SCENARIOS
-from tests.report.test_view import built
+from tests.report.test_view import built, documented
 
+PAGES = ("regressed", "hostile", "history")
 EXECUTABLE = browser.found()
 pytestmark = [
     pytest.mark.browser,
@@ -34,8 +34,8 @@ def chromium() -> Iterator[Browser]:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     paths = {}
-    for name in ("regressed", "hostile"):
-        document = built(SCENARIOS[name]())
+    for name in PAGES:
+        document = documented(name)
         paths[name] = folder / f"{name}.html"
         paths[name].write_text(render_html(document, draw_plots(document)), encoding="utf-8")
     return paths
@@ -49,7 +49,7 @@ def shades(screenshot: str) -> tuple[float, int]:
     return mean, sum(n > 0 for n in histogram)
 
 
-@pytest.mark.parametrize("name", ["regressed", "hostile"])
+@pytest.mark.parametrize("name", PAGES)
 def test_it_loads_without_an_error_a_request_or_a_dialog(chromium: Browser, pages: dict[str, Path], name: str) -> None:
     page = chromium.open(pages[name])
     page.evaluate("document.querySelectorAll('details').forEach(fold => fold.open = true)")

@@ -12,8 +12,7 @@ from harness.report import draw_plots
 from harness.report.document import Tone
 from harness.report.palette import INKS, TONE_INKS, TONE_MARKS
 from tests.report import fixtures
-from tests.report.fixtures import SCENARIOS
-from tests.report.test_view import built
+from tests.report.test_view import built, documented
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -21,16 +20,16 @@ SVG = "{http://www.w3.org/2000/svg}"
 @cache
 def drawn(name: str) -> dict[str, bytes]:
     """Drawing takes seconds, and nobody changes what was drawn."""
-    return draw_plots(built(SCENARIOS[name]()))
+    return draw_plots(documented(name))
 
 
 def texts(svg: bytes) -> list[str]:
     return [element.text or "" for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
-@pytest.mark.parametrize("name", ["regressed", "no_baseline", "hostile"])
+@pytest.mark.parametrize("name", ["regressed", "no_baseline", "hostile", "history"])
 def test_there_is_one_well_formed_svg_a_figure(name: str) -> None:
-    document = built(SCENARIOS[name]())
+    document = documented(name)
     plots = drawn(name)
     assert set(plots) == {f"{figure.key}.svg" for figure in document.figures}
     for svg in plots.values():

@@ -8,14 +8,14 @@ from rich.cells import cell_len
 from harness.report import render_text
 from tests.report import fixtures
 from tests.report.fixtures import SCENARIOS
-from tests.report.test_view import built
+from tests.report.test_view import built, documented
 
 
-@pytest.mark.parametrize("name", [*SCENARIOS, "huge"])
+@pytest.mark.parametrize("name", [*SCENARIOS, "history", "huge"])
 @pytest.mark.parametrize(("width", "height"), [(100, 40), (80, 24), (60, 30)])
 def test_it_fits_the_screen(name: str, width: int, height: int) -> None:
-    scenario = fixtures.huge(5_000) if name == "huge" else SCENARIOS[name]()
-    lines = render_text(built(scenario), width=width, height=height).splitlines()
+    document = built(fixtures.huge(5_000)) if name == "huge" else documented(name)
+    lines = render_text(document, width=width, height=height).splitlines()
     assert len(lines) <= height
     assert max(map(cell_len, lines)) <= width
 

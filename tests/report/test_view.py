@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from harness.gate import decide
+from harness.history import History, build_history
 from harness.model import (
     CaseOutcome,
     CaseRow,
@@ -18,16 +19,24 @@ from harness.model import (
     MetricRow,
     Policy,
 )
-from harness.report import Document, build_document
+from harness.report import Document, build_document, build_history_document
 from harness.report.document import Bullets, Cell, CellKind, Figure, Table, Tone
 from harness.report.sections import changes
 from harness.report.sections.rows import LISTED
 from tests.report import fixtures
 from tests.report.fixtures import SCENARIOS, Scenario
+from tests.report.nights import nights
 
 
 def built(scenario: Scenario) -> Document:
     return build_document(scenario.comparison, scenario.decision, scenario.head, scenario.base)
+
+
+def documented(name: str) -> Document:
+    """The document of a scenario, or of thirty nights."""
+    if name == "history":
+        return build_history_document(build_history(nights()))
+    return built(SCENARIOS[name]())
 
 
 def tables(document: Document) -> list[Table]:
@@ -220,3 +229,29 @@ def test_a_failing_case_that_failed_before_is_neither_changed_nor_hidden() -> No
 def test_a_table_that_leaves_rows_out_must_say_where_they_are() -> None:
     with pytest.raises(ValueError, match="without saying where"):
         Table("k", "caption", ("A",), (), total=1)
+
+
+def test_a_history_says_steps_bad_nights_breaks_and_limits() -> None:
+    text = words(documented("history"))
+    assert "2 now stand worse than they began, and 1 have been out of line to the worse for the last 2" in text
+    assert "other tokens were generated" in text
+    assert "no GPU figure is claimed" in text
+    assert "A trend says when a level changed, not why" in text
+
+
+def test_an_empty_history_is_too_short_to_tell() -> None:
+    assert build_history_document(History((), (), 0.03)).verdict.word == "Too short to tell"
+
+
+def test_steady_nights_are_called_steady_and_bundles_not_read_are_named() -> None:
+    history = build_history(nights()[:5], not_read=("x: changed",))
+    document = build_history_document(history)
+    assert document.verdict.word == "Steady"
+    assert "x: changed" in words(document)
+
+
+def test_series_that_moved_are_drawn() -> None:
+    titles = [figure.title for figure in documented("history").figures]
+    assert "test_decode[greedy-lookup]  round_ms" in titles
+    assert "test_decode[greedy-plain]  tokens" in titles
+    assert not any("linear_m8n8k4" in title for title in titles)
