@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from engine.ops import functional
-from suites.kernels import inputs
+from suites.kernels import accuracy, inputs
 from suites.oracles import dense, gguf_blocks, judge, tolerance
 from suites.oracles.arrays import F64
+from suites.recording import Record
 from suites.targets import CPU, Target, array, f64
 
 # n, k of every product in SmolLM2, then shapes that no tile divides.
@@ -67,7 +68,7 @@ def _expect(
 
 
 @pytest.mark.parametrize(("fmt", "m", "n", "k"), CASES)
-def test_against_fp64(targets: tuple[Target, ...], fmt: Format, m: int, n: int, k: int) -> None:
+def test_against_fp64(targets: tuple[Target, ...], record: Record, fmt: Format, m: int, n: int, k: int) -> None:
     x = inputs.normal(inputs.generator(m, n, k, 1), m, k)
     for target in targets:
         packed, *weight = fmt.make(target, n, k)
@@ -75,6 +76,7 @@ def test_against_fp64(targets: tuple[Target, ...], fmt: Format, m: int, n: int, 
         out = functional.linear(rows, packed, out=target.unwritten(m, n))
         expected, limit = _expect(target, fmt, rows, (weight[0], weight[1]), None)
         judge.assert_within(f64(out), expected, limit, f"{target.name} {fmt.name}")
+        accuracy.record_share(record, target, f64(out), expected, limit)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from engine.ops import functional
-from suites.kernels import inputs
+from suites.kernels import accuracy, inputs
 from suites.oracles import attention, judge, tolerance
+from suites.recording import Record
 from suites.targets import CPU, Target, array, f64
 
 pytestmark = pytest.mark.group("paged_attention")
@@ -94,7 +95,7 @@ def _data(target: Target, shape: Shape, **cache: object) -> tuple[inputs.Paged, 
     return pages, target.put(inputs.normal(rng, sum(shape.queries), q_heads, shape.head_dim))
 
 
-def _check(target: Target, shape: Shape, **cache: object) -> None:
+def _check(target: Target, shape: Shape, record: Record | None = None, **cache: object) -> None:
     pages, q = _data(target, shape, **cache)
     out = _run(target, shape, pages, q, target.unwritten(*q.shape))
     expected = attention.paged_attention(
@@ -110,33 +111,35 @@ def _check(target: Target, shape: Shape, **cache: object) -> None:
     )
     limit = tolerance.attention(expected, shape.head_dim, target.arithmetic)
     judge.assert_within(f64(out), expected.out, limit, f"{target.name} attention")
+    if record is not None:
+        accuracy.record_share(record, target, f64(out), expected.out, limit)
 
 
 @pytest.mark.parametrize("shape", DECODE, ids=str)
-def test_decode(targets: tuple[Target, ...], shape: Shape) -> None:
+def test_decode(targets: tuple[Target, ...], record: Record, shape: Shape) -> None:
     """One query row a sequence; NaN beyond the live length, in unused blocks and in the output."""
     for target in targets:
-        _check(target, shape)
+        _check(target, shape, record)
 
 
 @pytest.mark.parametrize("shape", VERIFY, ids=str)
-def test_verification(targets: tuple[Target, ...], shape: Shape) -> None:
+def test_verification(targets: tuple[Target, ...], record: Record, shape: Shape) -> None:
     """K + 1 rows a sequence, each with its own causal limit."""
     for target in targets:
-        _check(target, shape)
+        _check(target, shape, record)
 
 
 @pytest.mark.parametrize("shape", PREFILL, ids=str)
-def test_prefill(targets: tuple[Target, ...], shape: Shape) -> None:
+def test_prefill(targets: tuple[Target, ...], record: Record, shape: Shape) -> None:
     for target in targets:
-        _check(target, shape)
+        _check(target, shape, record)
 
 
 @pytest.mark.parametrize("shape", MASKS, ids=str)
-def test_masks(targets: tuple[Target, ...], shape: Shape) -> None:
+def test_masks(targets: tuple[Target, ...], record: Record, shape: Shape) -> None:
     """Sliding windows and non-causal blocks, at their inclusive edges."""
     for target in targets:
-        _check(target, shape)
+        _check(target, shape, record)
 
 
 def test_half_precision_cache(native_library: str) -> None:

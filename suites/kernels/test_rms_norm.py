@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from engine.ops import functional
-from suites.kernels import inputs
+from suites.kernels import accuracy, inputs
 from suites.oracles import dense, judge, tolerance
+from suites.recording import Record
 from suites.targets import Target, f64
 
 pytestmark = pytest.mark.group("rms_norm")
@@ -17,19 +18,24 @@ EPS = 1e-5
 SHAPES = [(1, 576), (8, 576), (64, 576), (3, 1), (5, 7), (5, 33), (17, 1000), (4, 5120), (1, 15), (6, 17)]
 
 
-def _check(target: Target, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, what: str) -> None:
+def _check(
+    target: Target, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, what: str, record: Record | None = None
+) -> None:
     expected = dense.rms_norm(f64(x), f64(weight), EPS)
     functional.rms_norm(x, weight, EPS, out=out)
     limit = tolerance.rms_norm(expected, x.shape[1], target.arithmetic)
     judge.assert_within(f64(out), expected, limit, f"{target.name} {what}")
+    if record is not None:
+        accuracy.record_share(record, target, f64(out), expected, limit)
 
 
 @pytest.mark.parametrize(("rows", "width"), SHAPES)
-def test_against_fp64(targets: tuple[Target, ...], rows: int, width: int) -> None:
+def test_against_fp64(targets: tuple[Target, ...], record: Record, rows: int, width: int) -> None:
     rng = inputs.generator(rows, width)
     x, weight = inputs.normal(rng, rows, width), inputs.normal(rng, width)
     for target in targets:
-        _check(target, target.put(x), target.put(weight, torch.float32), target.unwritten(rows, width), "rms_norm")
+        scale = target.put(weight, torch.float32)
+        _check(target, target.put(x), scale, target.unwritten(rows, width), "rms_norm", record)
 
 
 @pytest.mark.parametrize("sigma", [1e-3, 1e-1, 30.0])

@@ -7,26 +7,29 @@ import pytest
 import torch
 
 from engine.ops import functional
-from suites.kernels import inputs
+from suites.kernels import accuracy, inputs
 from suites.oracles import dense, judge, tolerance
+from suites.recording import Record
 from suites.targets import Target, array, f64
 
 pytestmark = pytest.mark.group("silu_mul")
 
 
-def _check(target: Target, gate_up: torch.Tensor, what: str) -> None:
+def _check(target: Target, gate_up: torch.Tensor, what: str, record: Record | None = None) -> None:
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = functional.silu_mul(gate_up, out=target.unwritten(rows, width))
     expected = dense.silu_mul(f64(gate_up))
     limit = tolerance.silu_mul(expected, f64(gate_up), target.arithmetic)
     judge.assert_within(f64(out), expected, limit, f"{target.name} {what}")
+    if record is not None:
+        accuracy.record_share(record, target, f64(out), expected, limit)
 
 
 @pytest.mark.parametrize(("rows", "width"), [(1, 1536), (8, 1536), (64, 1536), (3, 1), (5, 17), (2, 33), (7, 1000)])
-def test_against_fp64(targets: tuple[Target, ...], rows: int, width: int) -> None:
+def test_against_fp64(targets: tuple[Target, ...], record: Record, rows: int, width: int) -> None:
     gate_up = inputs.normal(inputs.generator(rows, width), rows, 2 * width, sigma=3.0)
     for target in targets:
-        _check(target, target.put(gate_up), "silu_mul")
+        _check(target, target.put(gate_up), "silu_mul", record)
 
 
 def test_every_scale_of_the_gate(targets: tuple[Target, ...]) -> None:
