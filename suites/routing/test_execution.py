@@ -1,0 +1,442 @@
+"""Every route run for real: it counts itself once, and gives fp64 attention within the arithmetic's own bound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engine.ops.attention_call import RouteCounters, check_call, split_kv_cache
+from engine.ops.attention_routes import execute, expand_fp8, gather_dense, run_route
+from engine.ops.persistent_rows import PersistentRows
+from engine.routing import Route, RouteRefused, decide
+from engine.routing.plan import partition_plan
+from suites.kernels import inputs
+from suites.oracles import judge
+from suites.recording import Record
+from suites.routing.scene import Scene, scene
+from suites.targets import CPU, Target, array, f64
+
+pytestmark = pytest.mark.group("routing: execution")
+
+E5M2, E4M3 = "fp8_e5m2", "fp8_e4m3"
+CHUNK = {"gather_min_q": 1024, "gather_min_kv": 1088}
+SHORT = {"smallq_xqa_min_seq": 300}
+
+# id -> route, phase, query lengths, KV lengths, axes: requests that the policy itself sends down the route.
+DECIDED: dict[str, tuple[Route, str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "decode_xqa-page784": (Route.DECODE_XQA, "decode", (1,), (1025,), {"page_size": 784}),
+    "decode_xqa-batch": (Route.DECODE_XQA, "decode", (1, 1, 1), (300, 17, 1), {}),
+    "decode_xqa-g8": (Route.DECODE_XQA, "decode", (1,), (513,), {"q_heads": 16, "kv_heads": 2}),
+    "decode_xqa-p64": (Route.DECODE_XQA, "decode", (1,), (1000,), {"partition_size": 64}),
+    "decode_xqa-p1024": (Route.DECODE_XQA, "decode", (1,), (3000,), {"partition_size": 1024}),
+    "decode_scalar-g4": (Route.DECODE_SCALAR, "decode", (1, 1), (600, 33), {"q_heads": 4}),
+    "decode_scalar-d64": (
+        Route.DECODE_SCALAR,
+        "decode",
+        (1,),
+        (257,),
+        {"q_heads": 9, "kv_heads": 3, "head_dim": 64, "scale": 0.125},
+    ),
+    "decode_scalar-window": (Route.DECODE_SCALAR, "decode", (1,), (700,), {"window": (255, -1)}),
+    "smallq_xqa-q5": (Route.SMALLQ_XQA, "verify", (5,), (400,), SHORT),
+    "smallq_xqa-two_requests": (Route.SMALLQ_XQA, "verify", (5, 5), (300, 90), SHORT),
+    "smallq_scalar-q8": (Route.SMALLQ_SCALAR, "verify", (8,), (300,), {}),
+    "smallq_scalar-ragged": (Route.SMALLQ_SCALAR, "verify", (3, 8, 1), (40, 300, 7), {"q_heads": 8}),
+    "smallq_scalar-bucket": (Route.SMALLQ_SCALAR, "verify", (5,), (768,), {"partition_hint": 256}),
+    "smallq_scalar-window": (Route.SMALLQ_SCALAR, "verify", (8,), (300,), {"window": (63, -1)}),
+    "gather_exact": (Route.PREFILL_GATHER_EXACT, "prefill", (1024,), (1088,), {"page_size": 784, **CHUNK}),
+    "paged-two": (Route.PREFILL_PAGED, "prefill", (40, 17), (300, 90), {}),
+    "paged-d128": (
+        Route.PREFILL_PAGED,
+        "prefill",
+        (64,),
+        (300,),
+        {"q_heads": 12, "kv_heads": 2, "head_dim": 128, "page_size": 256, "scale": 1 / math.sqrt(128)},
+    ),
+    "paged-draft_block": (
+        Route.PREFILL_PAGED,
+        "verify",
+        (8,),
+        (300,),
+        {"causal": False, "window": (63, 63), "q_heads": 8, "kv_heads": 2, "head_dim": 128},
+    ),
+    "paged-windowed": (Route.PREFILL_PAGED, "prefill", (40,), (200,), {"window": (31, 0)}),
+    "dense_exact": (Route.PREFILL_DENSE_EXACT, "prefill", (1024,), (1024,), {}),
+    "dense_exact-ragged": (Route.PREFILL_DENSE_EXACT, "prefill", (33, 1024), (33, 1024), {}),
+    "dense-ragged": (Route.PREFILL_DENSE, "prefill", (5, 64, 33), (5, 64, 33), {}),
+    "dense-d64": (
+        Route.PREFILL_DENSE,
+        "prefill",
+        (300,),
+        (300,),
+        {"q_heads": 9, "kv_heads": 3, "head_dim": 64, "scale": 0.125},
+    ),
+    "diagnostic": (Route.DIAGNOSTIC_REFERENCE, "prefill", (40,), (300,), {"reference_prefill": True}),
+    "platform_default": (Route.PLATFORM_DEFAULT, "decode", (1, 1), (300, 17), {"backend": False}),
+    "declared_fallback": (
+        Route.DECLARED_FALLBACK,
+        "verify",
+        (8,),
+        (90,),
+        {"head_dim": 80, "q_heads": 4, "allow_fallback": True, "scale": 0.1},
+    ),
+}
+
+
+def _run(scene_: Scene) -> tuple[torch.Tensor, RouteCounters]:
+    counters = RouteCounters()
+    return execute(decide(scene_.request), scene_.call, counters), counters
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_decided(name: str, targets: tuple[Target, ...]) -> None:
+    """Decide, run, count: one counter moves by one, the output is written whole and right."""
+    route, phase, queries, lengths, axes = DECIDED[name]
+    for target in targets:
+        made = scene(target, phase, queries, lengths, **axes)
+        assert decide(made.request).route is route
+        out, counters = _run(made)
+        assert counters.by_name() == {str(route): 1}
+        assert out is made.call.out
+        made.check(out, name)
+
+
+# Routes whose own shapes are too large for a CPU: the same work on small shapes, whatever the policy says of those.
+SMALL: dict[str, tuple[Route, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "gather_gqa": (Route.PREFILL_GATHER_GQA, (64,), (640,), {"page_size": 784}),
+    "gather_split_kv": (Route.PREFILL_GATHER_SPLIT_KV, (64,), (704,), {"page_size": 48}),
+    "gather_exact": (Route.PREFILL_GATHER_EXACT, (64,), (640,), {"page_size": 16}),
+    "grouped_verify": (Route.GROUPED_VERIFY, (8,), (1032,), {"page_size": 1648}),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small(name: str, targets: tuple[Target, ...]) -> None:
+    route, queries, lengths, axes = SMALL[name]
+    for target in targets:
+        made = scene(target, "verify", queries, lengths, **axes)
+        counters = RouteCounters()
+        out = run_route(route, partition_plan(made.request, route), made.request, made.call, counters)
+        assert counters.by_name() == {str(route): 1}
+        made.check(out, name)
+
+
+def test_profiling_writes_zeros(targets: tuple[Target, ...]) -> None:
+    for target in targets:
+        made = scene(target, "profile", (1,), (1,))
+        out, counters = _run(made)
+        assert counters[Route.PROFILE_ZERO] == 1
+        assert not out.any()
+
+
+def test_every_route_is_run() -> None:
+    """No route without a case in this file."""
+    run = {case[0] for case in DECIDED.values()} | {case[0] for case in SMALL.values()} | {Route.PROFILE_ZERO}
+    assert run | {Route.PREFILL_BRIDGE_DENSE, Route.PREFILL_BRIDGE_PAGED} == set(Route)
+
+
+# ---- the same call down many routes ---------------------------------------------------------------------------------
+
+ONE_SEQUENCE = (
+    Route.SMALLQ_XQA,
+    Route.SMALLQ_SCALAR,
+    Route.GROUPED_VERIFY,
+    Route.PREFILL_GATHER_GQA,
+    Route.PREFILL_GATHER_SPLIT_KV,
+    Route.PREFILL_GATHER_EXACT,
+    Route.PREFILL_PAGED,
+    Route.DECLARED_FALLBACK,
+)
+
+
+@pytest.mark.parametrize("length", [8, 256, 523])
+def test_routes_agree(length: int, targets: tuple[Target, ...]) -> None:
+    """One verification down eight routes: each within the bound of the same oracle."""
+    for target in targets:
+        for route in ONE_SEQUENCE:
+            made = scene(target, "verify", (8,), (length,), page_size=48, missing_tokens=True)
+            plan = partition_plan(made.request, route)
+            made.check(run_route(route, plan, made.request, made.call, RouteCounters()), f"{route} at {length}")
+
+
+@pytest.mark.parametrize("size", [64, 256, 1024])
+def test_heads_together_or_apart_give_the_same_bits(size: int, targets: tuple[Target, ...]) -> None:
+    """XQA and scalar rows differ in who shares a pass over the keys, not in any product or sum."""
+    for target in targets:
+        outputs = []
+        for route in (Route.DECODE_XQA, Route.DECODE_SCALAR):
+            made = scene(target, "decode", (1, 1), (1300, 40), partition_size=size)
+            outputs.append(
+                array(run_route(route, partition_plan(made.request, route), made.request, made.call, RouteCounters()))
+            )
+        judge.assert_bits_equal(outputs[0], outputs[1], f"{target.name} {size}")
+
+
+def test_a_verified_row_has_the_bits_of_the_decoded_one(targets: tuple[Target, ...]) -> None:
+    """Speculation must not change a token: row i of a small-q call is the decode that stops there."""
+    for target in targets:
+        made = scene(target, "verify", (5,), (300,))
+        together = array(
+            run_route(
+                Route.SMALLQ_SCALAR,
+                partition_plan(made.request, Route.SMALLQ_SCALAR),
+                made.request,
+                made.call,
+                RouteCounters(),
+            )
+        )
+        for row in range(5):
+            alone = replace(
+                made.call,
+                q=made.call.q[row : row + 1].contiguous(),
+                seq_lens=made.call.seq_lens - (4 - row),
+                query_start=inputs.query_start(target, (1,)),
+                query_lens=(1,),
+                lengths=(300 - (4 - row),),
+                out=None,
+            )
+            plan = partition_plan(made.request, Route.DECODE_SCALAR)
+            single = run_route(Route.DECODE_SCALAR, plan, made.request, alone, RouteCounters())
+            judge.assert_bits_equal(array(single)[0], together[row], f"{target.name} row {row}")
+
+
+def test_where_the_cut_is_made_shows_only_in_rounding(targets: tuple[Target, ...]) -> None:
+    """Another partition size is another order of additions: other bits, the same bound."""
+    for target in targets:
+        outputs = set()
+        for size in (64, 128, 512):
+            made = scene(target, "decode", (1,), (1300,), partition_size=size)
+            out, _ = _run(made)
+            made.check(out, f"partition {size}")
+            outputs.add(array(out).tobytes())
+        assert len(outputs) > 1, "the size of a partition changed nothing: is it used at all?"
+
+
+def test_thread_counts_give_the_same_bits(native_library: str) -> None:
+    from native.bindings import runtime
+
+    before = runtime.threads()
+    try:
+        outputs = []
+        for threads in (1, 2, 3):
+            runtime.set_threads(threads)
+            made = scene(CPU, "decode", (1,), (3000,), partition_size=1024)
+            outputs.append(array(_run(made)[0]))
+        for other in outputs[1:]:
+            judge.assert_bits_equal(other, outputs[0], "threads")
+    finally:
+        runtime.set_threads(before)
+
+
+# ---- what a route is handed -----------------------------------------------------------------------------------------
+
+
+def test_grouped_verify_reads_the_requests_own_table(targets: tuple[Target, ...]) -> None:
+    """Persistent q-expanded rows of an earlier step lie about, naming blocks that hold NaN: they must not be read."""
+    for target in targets:
+        made = scene(target, "verify", (8,), (300,))
+        stale = PersistentRows(8, made.call.block_table.shape[1], target.name)
+        stale.block_table.fill_(int(made.call.block_table[0, -1]))  # the spare block: all poison
+        stale.seq_lens.fill_(300)
+        call = replace(made.call, rows=stale)
+        plan = partition_plan(made.request, Route.GROUPED_VERIFY)
+        made.check(run_route(Route.GROUPED_VERIFY, plan, made.request, call, RouteCounters()), "grouped")
+
+
+def test_grouped_verify_refuses_an_expanded_table(targets: tuple[Target, ...]) -> None:
+    for target in targets:
+        made = scene(target, "verify", (1,) * 8, (300,) * 8)
+        with pytest.raises(ValueError, match="one request, saw 8 rows"):
+            run_route(Route.GROUPED_VERIFY, None, made.request, made.call, RouteCounters())
+
+
+@pytest.mark.parametrize("blocks", [2, 3])
+def test_keys_and_values_of_one_allocation(blocks: int, targets: tuple[Target, ...]) -> None:
+    """A cache of two blocks has two axes of length two: the engine's layout is [num_blocks, 2, ...], and it wins."""
+    for target in targets:
+        rng = inputs.generator(blocks)
+        cache = target.put(inputs.normal(rng, blocks, 2, 16, 1, 256))
+        keys, values = split_kv_cache(cache)
+        assert keys.shape == (blocks, 16, 1, 256)
+        judge.assert_bits_equal(array(keys), array(cache)[:, 0], "keys")
+        judge.assert_bits_equal(array(values), array(cache)[:, 1], "values")
+
+
+def test_attention_over_two_blocks(targets: tuple[Target, ...]) -> None:
+    """End to end: the axis guess decides what the keys are."""
+    for target in targets:
+        made = scene(target, "decode", (1,), (30,))
+        used = made.call.block_table[0, :2].long()
+        cache = torch.stack((made.call.k_cache[used], made.call.v_cache[used]), dim=1)
+        keys, values = split_kv_cache(cache)
+        table = torch.tensor([[0, 1]], dtype=torch.int32, device=cache.device)
+        call = replace(made.call, k_cache=keys, v_cache=values, block_table=table)
+        two = replace(made, call=call, keys=f64(cache[:, 0]), values=f64(cache[:, 1]))
+        out, _ = _run(two)
+        two.check(out, "two blocks")
+
+
+def test_gathered_keys_in_order_with_a_zero_tail(targets: tuple[Target, ...]) -> None:
+    """Rows behind the last token are zero: a tile that reads them multiplies by nothing, never by NaN."""
+    for target in targets:
+        made = scene(target, "prefill", (32,), (45,), page_size=7)
+        dense = array(gather_dense(made.call.k_cache, made.call.block_table[0], 45))
+        assert dense.shape == (1, 48, 1, 256)
+        cache, table = array(made.call.k_cache), array(made.call.block_table)[0]
+        for token in range(45):
+            judge.assert_bits_equal(dense[0, token], cache[table[token // 7], token % 7], f"token {token}")
+        assert not dense[0, 45:].any()
+
+
+def test_expanded_e5m2_is_exact() -> None:
+    """With scale 1 every code becomes the half that it is a prefix of: all 256 codes, bit by bit."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    halves = expand_fp8(codes.view(torch.float8_e5m2), 1.0)
+    finite = torch.isfinite(halves)
+    wanted = (codes.to(torch.int32) << 8).to(torch.int16)
+    assert torch.equal(halves.view(torch.int16)[finite], wanted[finite])
+    assert int(finite.sum()) == 256 - 8
+
+
+def test_padded_rows_read_nothing_and_write_zeros(targets: tuple[Target, ...]) -> None:
+    """A graph of six rows holds five: the last has length 0 and an all-zero table row."""
+    for target in targets:
+        made = scene(target, "verify", (3, 2), (8, 7))
+        rows = PersistentRows(6, made.call.block_table.shape[1], target.name)
+        view = rows.refresh((3, 2, 0), (8, 7, 0), torch.cat((made.call.block_table, made.call.block_table[:1])), 6)
+        assert view.seq_lens.tolist() == [6, 7, 8, 6, 7, 0]
+        assert not view.block_table[5].any()
+        padding = torch.full((1, 6, 256), float("nan"), dtype=target.activations, device=target.name)
+        q = torch.cat((made.call.q, padding))
+        call = replace(made.call, q=q, out=target.unwritten(*q.shape), rows=rows)
+        out = run_route(Route.SMALLQ_SCALAR, None, made.request, call, RouteCounters())
+        made.check(out[:5], "live rows")
+        assert not out[5].any(), "the padded row is not zero"
+
+
+# ---- capture and replay ---------------------------------------------------------------------------------------------
+
+
+def test_a_replay_sees_new_lengths_at_the_same_addresses(targets: tuple[Target, ...]) -> None:
+    """Captured with length q, replayed with others: the decision and the addresses stay, the answers follow."""
+    for target in targets:
+        made = scene(target, "verify", (4,), (600,))
+        captured = replace(made.request, capturing=True, kv_len=4, prefix=False, workspace_capacity=2048)
+        decision = decide(captured)
+        assert decision.route is Route.SMALLQ_SCALAR
+        rows = PersistentRows(4, made.call.block_table.shape[1], target.name)
+        rows.refresh((4,), (4,), made.call.block_table)
+        assert rows.seq_lens.tolist() == [1, 2, 3, 4]
+        addresses = (rows.block_table.data_ptr(), rows.seq_lens.data_ptr(), rows.query_start.data_ptr())
+        call = replace(made.call, rows=rows)
+        counters = RouteCounters()
+        for length in (600, 8, 127):
+            assert decision.plan is not None
+            decision.plan.check_replay(length)
+            view = rows.refresh((4,), (length,), made.call.block_table)
+            assert view.seq_lens.tolist() == list(range(length - 3, length + 1))
+            out = run_route(decision.require(), decision.plan, captured, call, counters)
+            live = replace(
+                made, call=replace(call, lengths=(length,), seq_lens=target.put(f64(view.seq_lens[3:])).to(torch.int32))
+            )
+            live.check(out, f"replay at {length}")
+        assert counters[Route.SMALLQ_SCALAR] == 3
+        assert addresses == (rows.block_table.data_ptr(), rows.seq_lens.data_ptr(), rows.query_start.data_ptr())
+
+
+def test_a_graph_replays_bit_by_bit(gpu: Target) -> None:
+    """The real thing: captured once, lengths changed in place, bitwise equal to eager."""
+    made = scene(gpu, "verify", (4,), (600,))
+    request = replace(made.request, capturing=True, kv_len=4, prefix=False, workspace_capacity=2048)
+    decision = decide(request)
+    rows = PersistentRows(4, made.call.block_table.shape[1], gpu.name)
+    rows.refresh((4,), (600,), made.call.block_table)
+    call = replace(made.call, rows=rows, out=gpu.unwritten(*made.call.q.shape))
+    run_route(decision.require(), decision.plan, request, call, RouteCounters())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run_route(decision.require(), decision.plan, request, call, RouteCounters())
+    for length in (600, 595, 129, 4):
+        rows.refresh((4,), (length,), made.call.block_table)
+        graph.replay()
+        replayed = array(call.output())
+        eager = array(run_route(decision.require(), decision.plan, request, replace(call, out=None), RouteCounters()))
+        judge.assert_bits_equal(replayed, eager, f"replay at {length}")
+
+
+# ---- what must not run ----------------------------------------------------------------------------------------------
+
+
+def test_a_refused_call_runs_nothing(targets: tuple[Target, ...]) -> None:
+    for target in targets:
+        made = scene(target, "decode", (1,), (300,), backend=True, head_dim=80, q_heads=4)
+        counters = RouteCounters()
+        with pytest.raises(RouteRefused, match=r"layer\.head_dim"):
+            execute(decide(made.request), made.call, counters)
+        assert counters.by_name() == {}
+        assert made.call.out is not None
+        assert made.call.out.isnan().all(), "a refused call wrote its output"
+
+
+@pytest.mark.parametrize(
+    ("axis", "axes"),
+    [
+        ("q_len", {"q_len": 7}),
+        ("kv_len", {"kv_len": 299}),
+        ("page_size", {"page_size": 32}),
+        ("q_heads", {"q_heads": 8}),
+        ("head_dim", {"head_dim": 128}),
+        ("num_seqs", {"num_seqs": 2}),
+        ("scale", {"scale": 0.1}),
+        ("alibi", {"alibi": True}),
+    ],
+)
+def test_a_decision_for_other_tensors_is_refused(axis: str, axes: dict[str, Any]) -> None:
+    made = scene(CPU, "verify", (8,), (300,))
+    with pytest.raises(ValueError, match=f"made for {axis} "):
+        check_call(replace(made.request, **axes), made.call)
+
+
+def test_a_cache_of_another_format_is_refused() -> None:
+    made = scene(CPU, "verify", (8,), (300,))
+    with pytest.raises(ValueError, match=r"the cache is torch\.float32"):
+        check_call(replace(made.request, kv_dtype=E5M2), made.call)
+
+
+def test_a_failing_route_counts_nothing() -> None:
+    """Dense prefill without its own keys: an error, no other kernel, no count."""
+    made = scene(CPU, "prefill", (64,), (64,))
+    counters = RouteCounters()
+    with pytest.raises(ValueError, match="own keys and values"):
+        execute(decide(made.request), replace(made.call, k=None), counters)
+    assert counters.by_name() == {}
+
+
+def test_small_q_under_capture_without_buffers_is_an_error() -> None:
+    made = scene(CPU, "verify", (8,), (300,))
+    with pytest.raises(RuntimeError, match="needs persistent rows"):
+        run_route(Route.SMALLQ_SCALAR, None, replace(made.request, capturing=True), made.call, RouteCounters())
+
+
+def test_a_buffer_that_is_too_small_is_an_error_before_it_is_written() -> None:
+    made = scene(CPU, "verify", (8,), (300,))
+    rows = PersistentRows(4, 40)
+    with pytest.raises(RuntimeError, match="persistent buffer capacity is 4"):
+        rows.refresh((8,), (300,), made.call.block_table)
+    with pytest.raises(RuntimeError, match="persistent buffer capacity is 2"):
+        PersistentRows(8, 2).refresh((8,), (300,), made.call.block_table)
+    assert not rows.seq_lens.any()
+
+
+def test_counters_are_the_callers_own(record: Record) -> None:
+    """Two counters do not know each other: nothing about routes is global."""
+    made = scene(CPU, "decode", (1,), (30,))
+    first, second = RouteCounters(), RouteCounters()
+    execute(decide(made.request), made.call, first)
+    execute(decide(made.request), made.call, first)
+    assert (first[Route.DECODE_XQA], second[Route.DECODE_XQA]) == (2, 0)
+    record.metric("routes", len(Route), "routes")
