@@ -2,6 +2,7 @@
 
 Whole numbers only. A round reserves K+1 rows (the anchor and K drafts), the model writes them, and ``commit`` keeps the
 first ``rows`` of them; whatever lies behind is handed back, so a rejected token leaves nothing that can be reached.
+KV blocks and recurrent states move together.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.state.blocks import BlockPool
+from engine.state.blocks import BlockPool, BlockPoolExhausted
 from engine.state.prefix import ROOT, PrefixIndex
+from engine.state.slots import NO_SLOT, RecurrentSlots, StateRows
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Rows that may be written: ``count`` positions from ``start``, and the KV slot of each."""
+    """Rows that may be written: ``count`` positions from ``start``, the KV slot of each, and its recurrent state."""
 
     start: int
     slot_mapping: tuple[int, ...]
+    states: StateRows | None = None
 
     @property
     def count(self) -> int:
@@ -28,7 +31,7 @@ class Reservation:
 
 
 class SequenceState:
-    """Token history and KV blocks of one request.
+    """Token history, KV blocks and, for a model with recurrent layers, states of one request.
 
     ``token_ids`` is the prompt and everything emitted. ``num_computed`` of them are in the cache; while decoding, all
     but the last one, the anchor, are. Between two transactions ``block_table`` covers exactly ``num_computed`` slots.
@@ -38,12 +41,17 @@ class SequenceState:
     """
 
     def __init__(
-        self, prompt_token_ids: Sequence[int], pool: BlockPool, prefix_index: PrefixIndex | None = None
+        self,
+        prompt_token_ids: Sequence[int],
+        pool: BlockPool,
+        prefix_index: PrefixIndex | None = None,
+        recurrent: RecurrentSlots | None = None,
     ) -> None:
         self.token_ids = array("i", prompt_token_ids)
         self.num_prompt = len(prompt_token_ids)
         self.num_computed = 0
         self.block_table: list[int] = []
+        self.recurrent = recurrent
         self._pool = pool
         self._prefix_index = prefix_index
         self._link = ROOT  # of the last full block
@@ -76,6 +84,8 @@ class SequenceState:
             raise RuntimeError(f"{self.num_computed} tokens are computed already; adopt a prefix before the first one")
         known = self._prefix_index.find(self.token_ids[: self.num_to_prefill])
         self._pool.share(known.blocks)
+        if self.recurrent is not None and known.state_slot != NO_SLOT:
+            self.recurrent.adopt(known.state_slot)
         self.block_table = list(known.blocks)
         self.num_computed = len(known.blocks) * self._pool.block_size
         self._link, self._remembered = known.link, len(known.blocks)
@@ -85,30 +95,38 @@ class SequenceState:
         """Blocks that ``reserve(rows)`` would take from the pool."""
         return max(0, self._pool.blocks_for(self.num_computed + rows) - len(self.block_table))
 
-    def reserve(self, rows: int) -> Reservation:
+    def reserve(self, rows: int, *, all_stay: bool = False) -> Reservation:
         """Open the transaction: make room for ``rows`` rows behind the committed ones.
 
-        Raises ``ValueError`` for no rows, ``RuntimeError`` for a second reservation and ``BlockPoolExhausted`` when
-        the pool cannot serve; the state is then as before.
+        ``all_stay`` promises that either all rows will be committed or none (a chunk of the prompt): recurrent layers
+        then keep the state behind the last row alone. Raises ``ValueError`` for no rows, ``RuntimeError`` for a second
+        reservation and ``BlockPoolExhausted`` when a pool cannot serve; the state is then as before.
         """
         if rows < 1:
             raise ValueError(f"{rows} rows asked for; allowed: 1 or more")
         if self._open is not None:
             raise RuntimeError(f"{self._open.count} rows are reserved already; commit or release them first")
-        self.block_table += self._pool.allocate(self.blocks_missing(rows))
+        fresh = self._pool.allocate(self.blocks_missing(rows))
+        try:
+            states = self.recurrent.reserve(rows, every_row=not all_stay) if self.recurrent is not None else None
+        except BlockPoolExhausted:
+            self._pool.free(fresh)
+            raise
+        self.block_table += fresh
         size = self._pool.block_size
         slots = tuple(
             self.block_table[position // size] * size + position % size
             for position in range(self.num_computed, self.num_computed + rows)
         )
-        self._open = Reservation(self.num_computed, slots)
+        self._open = Reservation(self.num_computed, slots, states)
         return self._open
 
     def commit(self, rows: int, emitted: Sequence[int] = ()) -> None:
         """Close the transaction: the first ``rows`` reserved rows stay, ``emitted`` follows the history.
 
-        Raises ``RuntimeError`` without a reservation and ``ValueError`` for more rows than it holds, or for a row
-        whose token is not in the history: a cache row without its token could never be replayed.
+        Raises ``RuntimeError`` without a reservation and ``ValueError`` for more rows than it holds, for a row whose
+        token is not in the history (a cache row without its token could never be replayed) and for a row behind which
+        no recurrent state was kept; nothing has changed then.
         """
         if self._open is None:
             raise RuntimeError("nothing is reserved; reserve before commit")
@@ -118,26 +136,35 @@ class SequenceState:
             raise ValueError(
                 f"{self.num_computed} + {rows} rows would be committed for {len(self.token_ids)} + {len(emitted)} ids"
             )
-        self._open = None
+        states = self._open.states
+        if states is not None and rows and states.write[rows - 1] == NO_SLOT:
+            raise ValueError(f"the state behind row {rows} of {self._open.count} was not kept; commit all rows or none")
+        closed, self._open = self._open, None
         self.num_computed += rows
         self.token_ids.extend(emitted)
-        self._remember_full_blocks()
+        self._remember_full_blocks(closed)
+        if self.recurrent is not None:
+            self.recurrent.commit(rows)
         self._trim()
 
     def release(self) -> None:
-        """Hand every block back; an open reservation is dropped. The history stays, so the sequence can start again."""
+        """Hand everything back; an open reservation is dropped. The history stays, so the sequence can start again."""
         self._open = None
         self.num_computed = 0
         self._link, self._remembered = ROOT, 0
+        if self.recurrent is not None:
+            self.recurrent.release()
         self._trim()
 
-    def _remember_full_blocks(self) -> None:
+    def _remember_full_blocks(self, closed: Reservation) -> None:
         if self._prefix_index is None:
             return
         size = self._pool.block_size
         for index in range(self._remembered, self.num_computed // size):
             tokens = self.token_ids[index * size : (index + 1) * size]
-            self._link = self._prefix_index.remember(self._link, tokens, self.block_table[index])
+            last_row = (index + 1) * size - 1 - closed.start
+            state = closed.states.write[last_row] if closed.states is not None else NO_SLOT
+            self._link = self._prefix_index.remember(self._link, tokens, self.block_table[index], state)
             self._remembered = index + 1
 
     def _trim(self) -> None:

@@ -47,6 +47,6 @@ def prefill(runner: ModelRunner, chunks: Sequence[PrefillChunk]) -> list[Verific
 
 def _rows(chunk: PrefillChunk) -> SequenceRows:
     sequence = chunk.sequence
-    reservation = sequence.reserve(chunk.count)
+    reservation = sequence.reserve(chunk.count, all_stay=True)
     tokens = sequence.token_ids[reservation.start : reservation.start + chunk.count]
     return SequenceRows(tokens, reservation, sequence.block_table, num_logits=int(chunk.samples))

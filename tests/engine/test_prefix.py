@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from engine.state.blocks import BlockPool
 from engine.state.prefix import ROOT, KnownPrefix, PrefixIndex
 from engine.state.sequence import SequenceState
+from engine.state.slots import NO_SLOT, RecurrentSlots
 
 SIZE = 4
 
@@ -78,3 +79,54 @@ def test_what_is_adopted_is_what_was_computed(texts: list[list[int]]) -> None:
             assert cache[sequence.block_table[position // SIZE] * SIZE + position % SIZE] == token
         sequence.release()
         assert pool.num_free == 6
+
+
+def test_with_recurrent_layers_a_beginning_ends_where_a_state_was_kept() -> None:
+    pool, states = BlockPool(12, SIZE), BlockPool(10, 1)
+    index = PrefixIndex(pool, states, max_states=4)
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9, 0]
+    first = SequenceState(text, pool, index, RecurrentSlots(states))
+    first.reserve(8, all_stay=True)  # the state behind token 8 is kept, the one behind token 4 is not
+    first.commit(8)
+    first.reserve(5, all_stay=True)
+    first.commit(5, [50])
+    second = SequenceState(text, pool, index, RecurrentSlots(states))
+    assert second.adopt_prefix() == 8
+    assert second.recurrent is not None
+    kept = second.recurrent.current
+    assert kept != NO_SLOT
+    # Reading goes on from the shared state; writing goes elsewhere.
+    rows = second.reserve(5).states
+    assert rows is not None
+    assert rows.read == kept
+    assert kept not in rows.write
+    second.commit(5, [50])
+    first.release()
+    second.release()
+    assert states.num_free == 7  # two states are in the index: behind token 8, and 12, which the second one passed
+
+
+def test_a_round_keeps_the_state_at_the_block_boundary_it_passes() -> None:
+    pool, states = BlockPool(12, SIZE), BlockPool(12, 1)
+    index = PrefixIndex(pool, states, max_states=4)
+    sequence = SequenceState([1, 2, 3], pool, index, RecurrentSlots(states))
+    sequence.reserve(3, all_stay=True)
+    sequence.commit(3, [50])
+    rows = sequence.reserve(3)
+    sequence.commit(2, [51, 52])
+    assert rows.states is not None
+    assert index.find([1, 2, 3, 50, 7]).state_slot == rows.states.write[0]
+
+
+def test_states_are_kept_up_to_a_limit_and_go_with_their_block() -> None:
+    pool, states = BlockPool(4, SIZE), BlockPool(8, 1)
+    index = PrefixIndex(pool, states, max_states=1)
+    for first in (1, 2, 3, 4, 5):
+        sequence = SequenceState([first] * 5, pool, index, RecurrentSlots(states))
+        sequence.reserve(4, all_stay=True)
+        sequence.commit(4)
+        sequence.release()
+        assert states.num_free == 6
+        assert index.find([first] * 5).state_slot != NO_SLOT
+    pool.allocate(3)
+    assert states.num_free == 7

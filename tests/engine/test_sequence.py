@@ -6,21 +6,28 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from engine.state.blocks import BlockPool, BlockPoolExhausted
 from engine.state.sequence import SequenceState
+from engine.state.slots import NO_SLOT, RecurrentSlots
 
 BLOCK = 4
 
 
 class SequenceMachine(RuleBasedStateMachine):
-    """Two sequences share a pool and go through any order of transactions.
+    """Two sequences share the pools and go through any order of transactions.
 
-    The model beside it writes "token t lies in slot s" as a cache would, rejected rows included, and reads back.
+    The model beside it writes "token t lies in slot s" as a cache would, and "this text led to state s" as a recurrent
+    layer would, rejected rows included, and reads back.
     """
 
     @initialize(lengths=st.tuples(st.integers(1, 9), st.integers(1, 9)))
     def start(self, lengths: tuple[int, int]) -> None:
         self.pool = BlockPool(12, BLOCK)
-        self.sequences = [SequenceState(range(100 * who, 100 * who + n), self.pool) for who, n in enumerate(lengths)]
+        self.state_pool = BlockPool(24, 1)
+        self.sequences = [
+            SequenceState(range(100 * who, 100 * who + n), self.pool, recurrent=RecurrentSlots(self.state_pool))
+            for who, n in enumerate(lengths)
+        ]
         self.cache: dict[int, int] = {}
+        self.states: dict[int, tuple[int, ...]] = {NO_SLOT: ()}
         self.next_token = 1000
 
     @rule(who=st.integers(0, 1), data=st.data())
@@ -32,7 +39,7 @@ class SequenceMachine(RuleBasedStateMachine):
         count = data.draw(st.integers(1, left))
         if sequence.blocks_missing(count) > self.pool.num_free:
             return
-        self._write(sequence, count, list(sequence.token_ids[sequence.num_computed :][:count]))
+        self._write(sequence, list(sequence.token_ids[sequence.num_computed :][:count]), all_stay=True)
         ends_prompt = sequence.num_computed + count == len(sequence.token_ids)
         sequence.commit(count, self._new_tokens(1) if ends_prompt else ())
 
@@ -48,7 +55,7 @@ class SequenceMachine(RuleBasedStateMachine):
             assert sequence.block_table == before
             return
         proposal = self._new_tokens(drafts)
-        self._write(sequence, drafts + 1, [sequence.token_ids[-1], *proposal])
+        self._write(sequence, [sequence.token_ids[-1], *proposal], all_stay=False)
         accepted = data.draw(st.integers(0, drafts))
         sequence.commit(accepted + 1, [*proposal[:accepted], *self._new_tokens(1)])
 
@@ -69,10 +76,28 @@ class SequenceMachine(RuleBasedStateMachine):
         assert len(held) == len(set(held))
         assert len(held) + self.pool.num_free == self.pool.num_blocks - 1
 
-    def _write(self, sequence: SequenceState, count: int, tokens: list[int]) -> None:
-        reservation = sequence.reserve(count)
+    @invariant()
+    def the_state_is_the_one_behind_the_history(self) -> None:
+        if not hasattr(self, "pool"):
+            return
+        current = [sequence.recurrent.current for sequence in self.sequences if sequence.recurrent is not None]
+        for sequence, slot in zip(self.sequences, current, strict=True):
+            assert self.states[slot] == tuple(sequence.token_ids[: sequence.num_computed])
+        held = [slot for slot in current if slot != NO_SLOT]
+        assert len(held) == len(set(held))
+        assert len(held) + self.state_pool.num_free == self.state_pool.num_blocks - 1
+
+    def _write(self, sequence: SequenceState, tokens: list[int], all_stay: bool) -> None:
+        reservation = sequence.reserve(len(tokens), all_stay=all_stay)
         assert reservation.start == sequence.num_computed
         self.cache.update(zip(reservation.slot_mapping, tokens, strict=True))
+        assert reservation.states is not None
+        text = self.states[reservation.states.read]
+        for token, slot in zip(tokens, reservation.states.write, strict=True):
+            text = (*text, token)
+            if slot != NO_SLOT:
+                self.states[slot] = text
+        assert (reservation.states.write.count(NO_SLOT) == len(tokens) - 1) == (all_stay or len(tokens) == 1)
 
     def _new_tokens(self, count: int) -> list[int]:
         self.next_token += count
@@ -135,3 +160,24 @@ def test_a_released_sequence_prefills_all_but_its_anchor() -> None:
     sequence.reserve(3)
     sequence.commit(3)
     assert sequence.num_to_prefill == 0
+
+
+def test_a_chunk_is_committed_whole_or_not_at_all() -> None:
+    states = BlockPool(8, 1)
+    sequence = SequenceState(range(3), BlockPool(8, BLOCK), recurrent=RecurrentSlots(states))
+    sequence.reserve(3, all_stay=True)
+    with pytest.raises(ValueError, match="the state behind row 2 of 3 was not kept; commit all rows or none"):
+        sequence.commit(2)
+    sequence.commit(0)
+    assert states.num_free == 7
+    sequence.reserve(3, all_stay=True)
+    sequence.commit(3, [50])
+    assert states.num_free == 6
+
+
+def test_without_room_for_states_nothing_is_reserved() -> None:
+    blocks, states = BlockPool(8, BLOCK), BlockPool(3, 1)
+    sequence = SequenceState(range(3), blocks, recurrent=RecurrentSlots(states))
+    with pytest.raises(BlockPoolExhausted, match="3 blocks of 1 slots asked for, 2 of 2 free"):
+        sequence.reserve(3)
+    assert (blocks.num_free, states.num_free, sequence.block_table) == (7, 2, [])

@@ -1,0 +1,60 @@
+"""Which recurrent states a sequence holds: whole numbers only.
+
+A slot holds the state behind one token, of every recurrent layer (convolution window and matrix together). Slots are
+written once and then only read: a round writes the state behind each of its rows to a slot of its own, and committing
+k rows means to go on from the k-th. Nothing is ever rolled back, because nothing was overwritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.state.blocks import BlockPool
+
+NO_SLOT = -1  # read: a fresh state of zeros; write: not kept
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """Where a forward reads the state in front of its rows, and where it leaves the state behind each of them."""
+
+    read: int
+    write: tuple[int, ...]
+
+
+class RecurrentSlots:
+    """The slots of one sequence: the state it stands at, and those of the rows that are reserved."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self.current = NO_SLOT
+        self._open: StateRows | None = None
+
+    def reserve(self, rows: int, every_row: bool) -> StateRows:
+        """Slots for the states behind ``rows`` rows: behind every one of them, or behind the last one alone."""
+        fresh = self._pool.allocate(rows if every_row else 1)
+        self._open = StateRows(self.current, (*[NO_SLOT] * (rows - len(fresh)), *fresh))
+        return self._open
+
+    def commit(self, rows: int) -> None:
+        """Go on from the state behind the ``rows``-th reserved row, which was kept; with 0, from where it stood."""
+        if self._open is None:
+            raise RuntimeError("no state is reserved; reserve before commit")
+        target = self._open.write[rows - 1] if rows else NO_SLOT
+        dropped = [slot for slot in self._open.write if slot not in (NO_SLOT, target)]
+        if rows and self.current != NO_SLOT:
+            dropped.append(self.current)
+        self.current = target if rows else self.current
+        self._open = None
+        self._pool.free(dropped)
+
+    def adopt(self, slot: int) -> None:
+        """Start from a state that another sequence left; it stays that sequence's, or the index's, as well."""
+        self._pool.share([slot])
+        self.current = slot
+
+    def release(self) -> None:
+        """Hand every slot back; the next reservation starts from zeros."""
+        reserved = self._open.write if self._open is not None else ()
+        self._pool.free([slot for slot in (self.current, *reserved) if slot != NO_SLOT])
+        self.current, self._open = NO_SLOT, None
