@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.state.blocks import BlockPool
+from engine.state.blocks import NULL_BLOCK, BlockPool
 
-NO_SLOT = -1  # read: a fresh state of zeros; write: not kept
+FRESH = NULL_BLOCK  # holds zeros and is never handed out: a sequence that has begun nothing reads it
+NO_SLOT = -1  # the state behind this row is not kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class RecurrentSlots:
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
-        self.current = NO_SLOT
+        self.current = FRESH
         self._open: StateRows | None = None
 
     def reserve(self, rows: int, every_row: bool) -> StateRows:
@@ -40,12 +41,9 @@ class RecurrentSlots:
         """Go on from the state behind the ``rows``-th reserved row, which was kept; with 0, from where it stood."""
         if self._open is None:
             raise RuntimeError("no state is reserved; reserve before commit")
-        target = self._open.write[rows - 1] if rows else NO_SLOT
-        dropped = [slot for slot in self._open.write if slot not in (NO_SLOT, target)]
-        if rows and self.current != NO_SLOT:
-            dropped.append(self.current)
-        self.current = target if rows else self.current
-        self._open = None
+        target = self._open.write[rows - 1] if rows else self.current
+        dropped = [slot for slot in (self.current, *self._open.write) if slot not in (FRESH, NO_SLOT, target)]
+        self.current, self._open = target, None
         self._pool.free(dropped)
 
     def adopt(self, slot: int) -> None:
@@ -56,5 +54,5 @@ class RecurrentSlots:
     def release(self) -> None:
         """Hand every slot back; the next reservation starts from zeros."""
         reserved = self._open.write if self._open is not None else ()
-        self._pool.free([slot for slot in (self.current, *reserved) if slot != NO_SLOT])
-        self.current, self._open = NO_SLOT, None
+        self._pool.free([slot for slot in (self.current, *reserved) if slot not in (FRESH, NO_SLOT)])
+        self.current, self._open = FRESH, None

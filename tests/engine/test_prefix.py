@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from engine.state.blocks import BlockPool
 from engine.state.prefix import ROOT, KnownPrefix, PrefixIndex
 from engine.state.sequence import SequenceState
-from engine.state.slots import NO_SLOT, RecurrentSlots
+from engine.state.slots import FRESH, NO_SLOT, RecurrentSlots
 
 SIZE = 4
 
@@ -94,7 +94,7 @@ def test_with_recurrent_layers_a_beginning_ends_where_a_state_was_kept() -> None
     assert second.adopt_prefix() == 8
     assert second.recurrent is not None
     kept = second.recurrent.current
-    assert kept != NO_SLOT
+    assert kept != FRESH
     # Reading goes on from the shared state; writing goes elsewhere.
     rows = second.reserve(5).states
     assert rows is not None

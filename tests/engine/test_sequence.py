@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from engine.state.blocks import BlockPool, BlockPoolExhausted
 from engine.state.sequence import SequenceState
-from engine.state.slots import NO_SLOT, RecurrentSlots
+from engine.state.slots import FRESH, NO_SLOT, RecurrentSlots
 
 BLOCK = 4
 
@@ -27,7 +27,7 @@ class SequenceMachine(RuleBasedStateMachine):
             for who, n in enumerate(lengths)
         ]
         self.cache: dict[int, int] = {}
-        self.states: dict[int, tuple[int, ...]] = {NO_SLOT: ()}
+        self.states: dict[int, tuple[int, ...]] = {FRESH: ()}
         self.next_token = 1000
 
     @rule(who=st.integers(0, 1), data=st.data())
@@ -83,7 +83,7 @@ class SequenceMachine(RuleBasedStateMachine):
         current = [sequence.recurrent.current for sequence in self.sequences if sequence.recurrent is not None]
         for sequence, slot in zip(self.sequences, current, strict=True):
             assert self.states[slot] == tuple(sequence.token_ids[: sequence.num_computed])
-        held = [slot for slot in current if slot != NO_SLOT]
+        held = [slot for slot in current if slot != FRESH]
         assert len(held) == len(set(held))
         assert len(held) + self.state_pool.num_free == self.state_pool.num_blocks - 1
 

@@ -1,0 +1,100 @@
+"""Gated DeltaNet in plain torch: what each op means, token after token, float32 inside.
+
+State slots, the same for every op: a sequence starts from slot ``initial_slots[b]`` and leaves the state behind its
+token t in slot ``slots[t]`` (-1: not kept), so a speculative round keeps one state for each drafted position. A fresh
+sequence starts from a slot that holds zeros; -1 in ``initial_slots`` is a padded sequence, whose rows are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as torch_functional
+
+L2_EPS = 1e-6
+NOT_KEPT = -1
+PADDED = -1
+
+
+def gdn_conv(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    state: torch.Tensor,
+    initial_slots: torch.Tensor,
+    slots: torch.Tensor,
+    query_start: torch.Tensor,
+) -> torch.Tensor:
+    """Depthwise causal convolution of ``x`` [T, C] with ``weight`` [C, W], then SiLU.
+
+    ``state`` [S, W - 1, C] holds the rows before the next token, oldest first.
+    """
+    out = torch.zeros_like(x)
+    width = weight.shape[1]
+    for start, end, initial in _sequences(initial_slots, query_start):
+        rows = torch.cat((state[initial], x[start:end]))
+        for token in range(start, end):
+            window = rows[token - start : token - start + width]
+            out[token] = torch_functional.silu((window * weight.T).sum(dim=0))
+            if slots[token] != NOT_KEPT:
+                state[slots[token]] = window[1:]
+    return out
+
+
+def gdn_gates(
+    a: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor, dt_bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log decay -exp(a_log) softplus(a + dt_bias) (<= 0) and beta = sigmoid(b), [T, Hv] each."""
+    return -a_log.exp() * torch_functional.softplus(a + dt_bias, threshold=20), b.sigmoid()
+
+
+def gdn_recurrent(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_decay: torch.Tensor,
+    beta: torch.Tensor,
+    state: torch.Tensor,
+    initial_slots: torch.Tensor,
+    slots: torch.Tensor,
+    query_start: torch.Tensor,
+) -> torch.Tensor:
+    """The delta rule: decay the state, read it with k, write the correction, read it with q -> [T, Hv, dv].
+
+    ``q``, ``k`` [T, Hk, dk] are L2-normed here, q then times dk**-0.5; ``v`` [T, Hv, dv]; value head j uses key head
+    j // (Hv / Hk); ``state`` [S, Hv, dv, dk].
+    """
+    ratio = v.shape[1] // k.shape[1]
+    queries = (_l2_norm(q) * q.shape[-1] ** -0.5).repeat_interleave(ratio, dim=1)
+    keys = _l2_norm(k).repeat_interleave(ratio, dim=1)
+    decay = log_decay.exp()
+    out = torch.zeros_like(v)
+    for start, end, initial in _sequences(initial_slots, query_start):
+        current = state[initial].clone()
+        for token in range(start, end):
+            current *= decay[token, :, None, None]
+            read = (current * keys[token, :, None, :]).sum(dim=-1)
+            correction = beta[token, :, None] * (v[token] - read)
+            current += correction[:, :, None] * keys[token, :, None, :]
+            out[token] = (current * queries[token, :, None, :]).sum(dim=-1)
+            if slots[token] != NOT_KEPT:
+                state[slots[token]] = current
+    return out
+
+
+def gdn_gated_rms_norm(x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """RMSNorm of ``x`` [T, Hv, dv] over a head with ``weight`` [dv], then times silu(``z``)."""
+    scale = torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps)
+    return x * scale * weight * torch_functional.silu(z)
+
+
+def _l2_norm(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.pow(2).sum(dim=-1, keepdim=True) + L2_EPS)
+
+
+def _sequences(initial_slots: torch.Tensor, query_start: torch.Tensor) -> Iterator[tuple[int, int, int]]:
+    """First row, end row and initial slot of each sequence that is not padding."""
+    edges = query_start.tolist()
+    for index, initial in enumerate(initial_slots.tolist()):
+        if initial != PADDED:
+            yield edges[index], edges[index + 1], initial
