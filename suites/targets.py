@@ -35,6 +35,8 @@ class Target:
 
 CPU = Target("cpu", torch.float32, FP32)
 CUDA = Target("cuda", torch.float16, MMA_STORED_FP16)
+# The CUDA ops over CPU tensors, inside `native.cuda_bindings.launch.emulated`.
+EMULATED = Target("cpu", torch.float16, MMA_STORED_FP16)
 
 
 def array(tensor: torch.Tensor) -> npt.NDArray[Any]:

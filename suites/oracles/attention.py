@@ -16,14 +16,15 @@ from suites.oracles.arrays import F64, Ints
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """``out [T, Hq, D]``; ``spread`` = sum of probability * |v|, same shape; per row and head ``[T, Hq]``:
+    """``out [T, Hq, D]``; of the same shape ``spread`` = sum of probability * |v| and ``values`` = sum of |v|.
 
-    ``score_magnitude`` = largest scale * sum|q||k| over the visible keys, ``score`` = largest |score|,
-    ``keys`` = number of visible keys.
+    Per row and head ``[T, Hq]``: ``score_magnitude`` = largest scale * sum|q||k| over the visible keys, ``score`` =
+    largest |score|, ``keys`` = number of visible keys.
     """
 
     out: F64
     spread: F64
+    values: F64
     score_magnitude: F64
     score: F64
     keys: F64
@@ -88,7 +89,7 @@ def paged_attention(
     A row that sees no key is zero. Tokens at or past a sequence's length are never read: they may be NaN.
     """
     group = q.shape[1] // k_cache.shape[2]
-    out, spread = np.zeros_like(q), np.zeros_like(q)
+    out, spread, values = (np.zeros_like(q) for _ in range(3))
     score_magnitude, score, keys = (np.zeros(q.shape[:2]) for _ in range(3))
     for request, length in enumerate(seq_lens.tolist()):
         begin, end = int(query_start[request]), int(query_start[request + 1])
@@ -109,7 +110,8 @@ def paged_attention(
                 probabilities /= probabilities.sum()
                 out[row, head] = probabilities @ live_v
                 spread[row, head] = probabilities @ np.abs(live_v)
+                values[row, head] = np.abs(live_v).sum(axis=0)
                 score_magnitude[row, head] = (abs(scale) * (np.abs(live_k) @ np.abs(q[row, head]))).max()
                 score[row, head] = np.abs(scores).max()
                 keys[row, head] = keep.sum()
-    return Attended(out, spread, score_magnitude, score, keys)
+    return Attended(out, spread, values, score_magnitude, score, keys)

@@ -116,23 +116,25 @@ def attention(
     head_dim: int,
     arithmetic: Arithmetic = FP32,
     *,
-    weight_unit: float = 0.0,
-    partial_unit: float = 0.0,
+    half_weights: bool = False,
 ) -> Tolerance:
     """Softmax attention in any tiling.
 
     A score is off by at most gamma(D + 2) scale sum|q||k| plus two roundings of its size; that exponent error, the exp
     and the running sums perturb every probability by a relative e; numerator and denominator make 2e / (1 - e).
-    ``weight_unit``: rounding of a probability before it meets v (fp16 on tensor cores); ``partial_unit``: of a stored
-    partial result.
+    ``half_weights``: a weight (largest 1) is rounded to fp16 before it meets v, as tensor cores need: 2**-11 of itself,
+    or 2**-25 where it is subnormal.
     """
     unit = arithmetic.accumulate
     exponent = gamma(head_dim + 2, unit) * attended.score_magnitude + 4 * unit * attended.score
     relative = np.expm1(np.minimum(exponent, 1.0)) + 2 * EXP_ULPS * unit + gamma(2 * attended.keys + 4, unit)
-    relative = relative + weight_unit + partial_unit
+    if half_weights:
+        relative = relative + 2.0**-11
     if np.any(relative >= 0.5):
         raise ValueError("scores are too large for this bound to say anything: use smaller inputs")
     error = (2 * relative / (1 - relative))[..., None] * attended.spread
+    if half_weights:
+        error = error + 2.0**-25 * attended.values
     limit = _stored(error, attended.out, arithmetic)
     return Tolerance(np.where(attended.keys[..., None] > 0, limit, 0.0), f"softmax forward error in {arithmetic.name}")
 

@@ -74,6 +74,7 @@ def test_weights_one_two_three() -> None:
     assert attended.spread.item() == pytest.approx((6 + 24 + 18) / 6)
     assert attended.score_magnitude.item() == pytest.approx(math.log(3.0))
     assert attended.keys.item() == 3
+    assert attended.values.item() == pytest.approx(24.0)
 
 
 def test_query_rows_are_the_last_positions() -> None:

@@ -79,7 +79,14 @@ def test_attention_bound_sees_one_extra_key_and_holds_for_fp32() -> None:
 def test_attention_bound_refuses_to_say_nothing() -> None:
     one, keys, huge = np.ones((1, 1, 1)), np.ones((1, 1)), np.full((1, 1), 1e9)
     with pytest.raises(ValueError, match="too large"):
-        tolerance.attention(attention.Attended(one, one, huge, huge, keys), 64)
+        tolerance.attention(attention.Attended(one, one, one, huge, huge, keys), 64)
+
+
+def test_half_weights_round_to_eleven_bits_and_to_a_floor() -> None:
+    ones, flat = np.ones((1, 1, 1)), np.ones((1, 1))
+    attended = attention.Attended(ones, ones, 1000 * ones, flat, flat, flat)
+    single, half = (tolerance.attention(attended, 64, half_weights=on).limit.item() for on in (False, True))
+    assert half - single == pytest.approx(2 * 2.0**-11 + 1000 * 2.0**-25, rel=0.01)
 
 
 def test_rotate_limit_is_exact_where_nothing_turns() -> None:
