@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from native.device_images import DeviceImage
+from native.loader import capabilities_of
 from native.toolchain import BuildError, Compiler
 
 _NATIVE_DIR = Path(__file__).resolve().parent
@@ -107,13 +108,10 @@ def inspect_library(library: Path) -> dict[str, dict[str, int]]:
 
 def _describe(path: str) -> str:
     lib = ctypes.CDLL(path)
-    tables = {"capabilities": lib.sm70_capability_list, "dynamic_shared": lib.sm70_dynamic_shared_list}
-    facts = {}
-    for key, function in tables.items():
-        function.restype = ctypes.c_char_p
-        lines = function().decode().splitlines()
-        facts[key] = {name: int(value) for name, _, value in (line.partition("=") for line in lines)}
-    return json.dumps(facts, sort_keys=True)
+    lib.sm70_dynamic_shared_list.restype = ctypes.c_char_p
+    lines = (line.partition("=") for line in lib.sm70_dynamic_shared_list().decode().splitlines())
+    shared = {kernel: int(size) for kernel, _, size in lines}
+    return json.dumps({"capabilities": capabilities_of(lib), "dynamic_shared": shared}, sort_keys=True)
 
 
 def _run(argv: list[str], failure: str) -> None:

@@ -52,6 +52,14 @@ def capability_of(lib: ctypes.CDLL, op: str) -> int:
     return int(lib.sm70_capability(ctypes.c_char_p(op.encode())))
 
 
+def capabilities_of(lib: ctypes.CDLL) -> dict[str, int]:
+    """Capability number of every op of `lib`, by the op's native name."""
+    function = lib.sm70_capability_list
+    function.restype = ctypes.c_char_p
+    lines = function().decode().splitlines()
+    return {name: int(number) for name, _, number in (line.partition("=") for line in lines)}
+
+
 def require(op: str, number: int) -> ctypes.CDLL:
     """The library, once it is known to carry `op` at capability `number` or newer.
 

@@ -11,10 +11,14 @@ Conventions of every op:
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
+from engine.ops import dispatch
 from engine.ops.packed import PackedQ4_1, PackedQ8_0, pack_q4_1, pack_q8_0
 from native import ops as native_ops
+from native import ops_cuda
 
 __all__ = [
     "FULL_WINDOW",
@@ -47,8 +51,13 @@ def embedding(ids: torch.Tensor, weight: PackedQ8_0 | torch.Tensor, *, out: torc
     Returns:
         float32 [T, H].
     """
+    on_cuda = _on_cuda("embedding_q8_0" if isinstance(weight, PackedQ8_0) else "embedding_dense", ids)
     if isinstance(weight, PackedQ8_0):
+        if on_cuda:
+            return ops_cuda.embedding_q8_0(ids, weight.data, weight.n, out=out)
         return native_ops.bind_embedding_q8_0(ids, weight.data, weight.n, out)()
+    if on_cuda:
+        return ops_cuda.embedding_dense(ids, weight, out=out)
     return native_ops.bind_embedding_dense(ids, weight, out)()
 
 
@@ -61,6 +70,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Te
         eps: positive, inside the square root.
         out: like ``x``; may be ``x``.
     """
+    if _on_cuda("rms_norm", x):
+        return ops_cuda.rms_norm(x, weight, eps, out=out)
     return native_ops.bind_rms_norm(x, weight, eps, out)()
 
 
@@ -78,6 +89,12 @@ def linear(
     Returns:
         float32 [M, N]. A row's bits do not depend on M.
     """
+    if isinstance(weight, PackedQ4_1) and _on_cuda("linear_q4_1", x):
+        return ops_cuda.linear_q4_1(x, weight.data, weight.n, residual=residual, out=out)
+    if isinstance(weight, PackedQ8_0) and _on_cuda("linear_q8_0", x):
+        return ops_cuda.linear_q8_0(x, weight.data, weight.n, residual=residual, out=out)
+    if isinstance(weight, torch.Tensor) and _on_cuda(_dense_linear(x), x):
+        return ops_cuda.linear_f16(x, weight, residual=residual, out=out)
     return bind_linear(x, weight, residual=residual, out=out)()
 
 
@@ -99,6 +116,8 @@ def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | None = None) -> torch
         gate_up: float32 [M, 2 I], gate in the first half of a row and up in the second.
         out: float32 [M, I].
     """
+    if _on_cuda("silu_mul", gate_up):
+        return ops_cuda.silu_mul(gate_up, out=out)
     return native_ops.bind_silu_mul(gate_up, out)()
 
 
@@ -127,6 +146,10 @@ def rope_store_kv(
     Returns:
         The rotated queries, float32 [T, Hq, D].
     """
+    if _on_cuda("rope_store_kv", qkv):
+        return ops_cuda.rope_store_kv(
+            qkv, cos_sin, positions, k_cache, v_cache, slot_mapping, interleaved=interleaved, q_out=q_out
+        )
     return native_ops.bind_rope_store_kv(
         qkv, cos_sin, positions, k_cache, v_cache, slot_mapping, interleaved=interleaved, q_out=q_out
     )()
@@ -160,9 +183,24 @@ def paged_attention(
         scale: factor of the scores.
         causal: a row sees keys up to its own position.
         window: (left, right) keys seen beside the own position; -1 is no limit.
-        partition: keys of a partition, a multiple of 16; partitions are merged in ascending order. None: the op's own.
+        partition: keys of a partition, a multiple of 16 (on CUDA of 64); partitions are merged in ascending order.
+            None: the op's own.
         out: float32 [T, Hq, D].
     """
+    if _on_cuda("paged_attention", q):
+        return ops_cuda.paged_attention(
+            q,
+            k_cache,
+            v_cache,
+            block_table,
+            seq_lens,
+            query_start,
+            scale=scale,
+            causal=causal,
+            window=window,
+            partition=partition,
+            out=out,
+        )
     return native_ops.bind_paged_attention(
         q,
         k_cache,
@@ -176,3 +214,22 @@ def paged_attention(
         partition=partition,
         out=out,
     )()
+
+
+def _on_cuda(op: str, tensor: torch.Tensor) -> bool:
+    """Whether ``op`` over ``tensor`` runs in the native CUDA op; the native CPU op checks whatever else it is given."""
+    device = tensor.device
+    if device.type != ops_cuda.device_type():
+        return False
+    card = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    return _runner(op, device.type, card, ops_cuda.device_type()) is dispatch.Runner.NATIVE_CUDA
+
+
+@functools.cache
+def _runner(op: str, device: str, card: tuple[int, int] | None, kernels_on: str) -> dispatch.Runner:
+    situation = dispatch.Situation(op, device, ops_cuda.capabilities(), {}, card, kernels_on=kernels_on)
+    return dispatch.decide(situation).runner
+
+
+def _dense_linear(x: torch.Tensor) -> str:
+    return "linear_f16" if x.device.type == ops_cuda.device_type() else "linear_f32"

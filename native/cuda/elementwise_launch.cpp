@@ -10,7 +10,7 @@ const sm70::Kernel g_silu_mul_vector("elementwise", "silu_mul_vector_f16");
 const sm70::Kernel g_embedding("elementwise", "embedding_f16");
 const sm70::Kernel g_embedding_q8_0("elementwise", "embedding_q8_0");
 const sm70::Capability g_silu_mul_capability("silu_mul_cuda", 1);
-const sm70::Capability g_embedding_capability("embedding_cuda", 1);
+const sm70::Capability g_embedding_capability("embedding_dense_cuda", 1);
 const sm70::Capability g_embedding_q8_0_capability("embedding_q8_0_cuda", 1);
 
 constexpr int64_t kMaxGridY = 65535;
@@ -38,9 +38,9 @@ SM70_EXPORT int sm70_silu_mul_cuda(const void* gate_up, int64_t stride, void* ou
 }
 
 // ids: int32 or (wide) int64 [tokens]; table: FP16 [rows, width]; out: FP16 [tokens, width].
-SM70_EXPORT int sm70_embedding_cuda(const void* ids, int wide, int64_t tokens, const void* table, int64_t stride,
-                                    int64_t rows, void* out, int64_t out_stride, int width, void* fault, int device,
-                                    void* stream, char* err, int64_t err_len) {
+SM70_EXPORT int sm70_embedding_dense_cuda(const void* ids, int wide, int64_t tokens, const void* table, int64_t stride,
+                                          int64_t rows, void* out, int64_t out_stride, int width, void* fault,
+                                          int device, void* stream, char* err, int64_t err_len) {
   sm70::Error error{err, err_len};
   return g_embedding.launch({static_cast<unsigned>(tokens)}, {kThreads}, 0, {device, stream}, error, ids, wide, table,
                             stride, rows, out, out_stride, width, fault);

@@ -5,6 +5,8 @@ namespace {
 constexpr unsigned kThreads = 128;
 const sm70::Kernel g_kv_store("kv_store", "kv_store");
 const sm70::Capability g_capability("kv_store_cuda", 1);
+const sm70::Capability g_store_kv_capability("store_kv_cuda", 1);
+const sm70::Capability g_rope_store_kv_capability("rope_store_kv_cuda", 1);
 }  // namespace
 
 // See KvStoreArgs: store alone (q and cos_sin null), or rotate queries and keys and store.

@@ -21,6 +21,12 @@ const sm70::Kernel g_nvfp4[4] = SM70_LINEAR("linear_packed", "nvfp4");
 #undef SM70_LINEAR
 const sm70::Kernel g_fp16_any("linear", "linear_f16_any_m1");
 const sm70::Capability g_capability("linear_cuda", 1);
+// One entry serves every format; each is an op of its own to the caller.
+const sm70::Capability g_fp16_capability("linear_f16_cuda", 1);
+const sm70::Capability g_q4_1_capability("linear_q4_1_cuda", 1);
+const sm70::Capability g_q8_0_capability("linear_q8_0_cuda", 1);
+const sm70::Capability g_int4_capability("linear_int4_cuda", 1);
+const sm70::Capability g_nvfp4_capability("linear_nvfp4_cuda", 1);
 
 bool vector_rows(const void* pointer, int64_t stride) { return sm70::aligned(pointer, 16) && stride % 8 == 0; }
 

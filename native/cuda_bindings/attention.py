@@ -13,6 +13,7 @@ from native.cuda_bindings import check, faults, launch
 from native.cuda_bindings.fp8 import KV_FORMATS
 
 MAX_SPLIT_QUERIES = 64  # sequences with more query rows are not split along the keys
+TILE_KEYS = 64  # keys that a block works on at a time, at most
 LEAST_CHUNK = 256  # keys of a partition, doubled as a sequence outgrows MAX_PARTITIONS of them
 # Numbers in 16 bytes: what a head's row must start on and be a multiple of.
 KV_VECTOR = {torch.float16: 8, torch.float8_e4m3fn: 16, torch.float8_e5m2: 16}
@@ -35,17 +36,29 @@ class AttentionPlan:
 
 
 def plan_attention(
-    tokens: int, batch: int, query_heads: int, kv_heads: int, head_dim: int, capacity: int
+    tokens: int,
+    batch: int,
+    query_heads: int,
+    kv_heads: int,
+    head_dim: int,
+    capacity: int,
+    partition: int | None = None,
 ) -> AttentionPlan:
-    """The plan for ``tokens`` query rows of ``batch`` sequences that hold at most ``capacity`` keys each."""
+    """The plan for ``tokens`` query rows of ``batch`` sequences that hold at most ``capacity`` keys each.
+
+    ``partition``: least keys of a partition, a multiple of 64; None: 256.
+    """
+    chunk = LEAST_CHUNK if partition is None else partition
+    if chunk < TILE_KEYS or chunk % TILE_KEYS:
+        raise ValueError(f"partition: saw {partition}, need a positive multiple of {TILE_KEYS}")
     usual_rows = math.ceil(tokens / max(1, batch)) * (query_heads // kv_heads)
     row_tiles = 1 if usual_rows <= 16 else 3 if usual_rows <= 48 and head_dim > 128 else 4
     # A constant of the model, not of the batch: a row's bits must not depend on who else is decoded.
     most = 128 if kv_heads == 1 else 64
-    partitions = min(most, max(1, math.ceil(capacity / LEAST_CHUNK)))
+    partitions = min(most, max(1, math.ceil(capacity / chunk)))
     split_rows = min(tokens, batch * MAX_SPLIT_QUERIES) if partitions > 1 else 0
     workspace = 4 * split_rows * query_heads * partitions * (head_dim + 2)
-    return AttentionPlan(row_tiles, partitions, LEAST_CHUNK, split_rows, workspace)
+    return AttentionPlan(row_tiles, partitions, chunk, split_rows, workspace)
 
 
 class _Args(ctypes.Structure):
@@ -83,6 +96,7 @@ def paged_attention(
     anchored_window: int = 0,
     k_scale: float = 1.0,
     v_scale: float = 1.0,
+    partition: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attention over a paged cache: decode (one row a sequence), verification (K + 1 rows) and prefill alike.
@@ -109,6 +123,8 @@ def paged_attention(
         anchor_lens: int32 [B] or None; with it, a causal row sees key < anchor_len or position - key < anchored_window.
             float16 cache only.
         k_scale, v_scale: what a decoded key or value is multiplied by; positive.
+        partition: least keys of a partition, a multiple of 64; doubled for a sequence that has more than the most
+            partitions. None: 256.
         out: float16 [T, Hq, D], rows on 8 bytes.
     """
     check.tensor("q", q, torch.float16, (None, None, None), contiguous=False)
@@ -137,7 +153,7 @@ def paged_attention(
     if batch == 0:
         raise ValueError(f"block_table: saw no sequences for {tokens} query rows")
 
-    plan = plan_attention(tokens, batch, query_heads, kv_heads, head_dim, max_blocks * block_size)
+    plan = plan_attention(tokens, batch, query_heads, kv_heads, head_dim, max_blocks * block_size, partition)
     partial_out = torch.empty(
         max(1, plan.split_rows), query_heads, plan.partitions, head_dim, dtype=torch.float32, device=q.device
     )

@@ -31,7 +31,7 @@ def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | None = None) -> torch
     return out
 
 
-def embedding_f16(ids: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+def embedding_dense(ids: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """Rows ``ids`` of the embedding; an id that is no row gives zeros and is raised by `faults.raise_on_fault`.
 
     Args:
@@ -48,12 +48,12 @@ def embedding_f16(ids: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor 
     wide = c_int(ids.dtype == torch.int64)
     table = (weight, c_int64(weight.stride(0)), c_int64(rows))
     arguments = (ids, wide, c_int64(ids.shape[0]), *table, out, c_int64(out.stride(0)), c_int(width))
-    launch.run("embedding", 1, ids.device, (*arguments, faults.buffer(ids.device)))
+    launch.run("embedding_dense", 1, ids.device, (*arguments, faults.buffer(ids.device)))
     return out
 
 
 def embedding_q8_0(ids: torch.Tensor, data: torch.Tensor, n: int, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """`embedding_f16` over the tiles of ``engine.ops.PackedQ8_0``: ``data`` uint8 [ceil(n / 16), H / 32, 544].
+    """`embedding_dense` over the tiles of ``engine.ops.PackedQ8_0``: ``data`` uint8 [ceil(n / 16), H / 32, 544].
 
     Scale times code is rounded once, to float16.
     """

@@ -3,8 +3,8 @@
 State slots, the same for every op: a sequence starts from slot ``initial_slots[b]`` and, after its token t, leaves its
 state in slot ``slots[t]``, so a speculative round keeps one state for each drafted position and the next round starts
 from the slot of the last accepted one. -1 in ``slots``: not kept. -1 in ``initial_slots``: a padded sequence; nothing
-is read or written and its rows of the output are zero. A fresh sequence starts from a slot that holds zeros. The initial
-slot may be written too. Slots that do not exist are raised by `faults.raise_on_fault`.
+is read or written and its rows of the output are zero. A fresh sequence starts from a slot that holds zeros. The
+initial slot may be written too. Slots that do not exist are raised by `faults.raise_on_fault`.
 """
 
 from __future__ import annotations

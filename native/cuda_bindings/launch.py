@@ -89,6 +89,11 @@ def run(op: str, capability: int, device: torch.device, arguments: tuple[object,
         raise RuntimeError(f"{op}: {message.value.decode()}")
 
 
+def capabilities() -> dict[str, int]:
+    """Capability number of every op of the library the CUDA ops run in."""
+    return loader.capabilities_of(_library())
+
+
 def _library() -> ctypes.CDLL:
     return loader.library() if _emulation is None else _emulation
 
