@@ -189,6 +189,18 @@ def latency(session: nox.Session) -> None:
 
 
 @nox.session
+def routing(session: nox.Session) -> None:
+    """Which attention kernel serves which call, at every threshold; every route executed."""
+    _scope(session, "routing", needs_model=False)
+
+
+@nox.session
+def tp_admission(session: nox.Session) -> None:
+    """Physical widths, refusals, and which rows a rank owns."""
+    _scope(session, "tp_admission", needs_model=False)
+
+
+@nox.session
 def bundle(session: nox.Session) -> None:
     """Seal this call's run (or `-- RUN_DIR`), compare it with the committed baseline, print the verdict."""
     global _gate_code

@@ -1,0 +1,1 @@
+"""Weight formats and the pure decision how a projection is stored and computed."""
