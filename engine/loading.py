@@ -9,6 +9,7 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import InputError
 from engine.model.gguf_file import read_gguf
+from engine.model.llama import Llama
 from engine.model.runner import ModelRunner
 from engine.model.tokenizer import ChatTokenizer
 from engine.model.weights_gguf import default_model_path, llama_config, load_llama
@@ -44,13 +45,13 @@ def load_model(config: EngineConfig) -> LoadedModel:
     cache = PagedKVCache(
         model.num_layers, num_blocks, config.block_size, model.num_kv_heads, model.head_dim, config.kv_cache_dtype
     )
+    max_rows = max(config.prefill_chunk, config.max_sequences * config.verify_width)
+    max_positions = max_model_len + config.verify_width
     runner = ModelRunner(
-        load_llama(file),
-        cache,
-        max_rows=max(config.prefill_chunk, config.max_sequences * config.verify_width),
+        Llama(load_llama(file), cache, max_positions=max_positions, max_rows=max_rows),
+        max_rows=max_rows,
         max_logit_rows=config.max_sequences * config.verify_width,
         max_sequences=config.max_sequences,
-        max_positions=max_model_len + config.verify_width,
-        block_size=config.block_size,
+        max_blocks=-(-max_positions // config.block_size),
     )
     return LoadedModel(tokenizer, runner, BlockPool(num_blocks, config.block_size), max_model_len)

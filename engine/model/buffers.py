@@ -1,4 +1,4 @@
-"""The fixed buffers of a forward: allocated once, filled in place, never moved, so that calls can be bound to them."""
+"""What a forward reads: allocated once, filled in place, never moved, so that calls can be bound to it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
+PADDED_SEQUENCE = -1
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowBuffers:
-    """Views of the first T rows. Inputs are integers; activations are float32 (T rows, B sequences).
+class RowInputs:
+    """Integers that place T rows of up to B sequences.
 
-    A sequence that a forward does not use has no rows: its ``query_start`` repeats, its ``seq_lens`` is 0.
+    A sequence that a forward does not use has no rows: its ``query_start`` repeats, its ``seq_lens`` is 0 and its
+    ``initial_slots`` is -1. The last two fields matter to recurrent layers alone.
     """
 
     token_ids: torch.Tensor  # int32 [T]
@@ -20,57 +23,32 @@ class RowBuffers:
     block_table: torch.Tensor  # int32 [B, max_blocks]
     seq_lens: torch.Tensor  # int32 [B]
     query_start: torch.Tensor  # int32 [B + 1]
-    hidden: torch.Tensor  # [T, H]
-    normed: torch.Tensor  # [T, H]
-    qkv: torch.Tensor  # [T, (Hq + 2 Hkv) D]
-    query: torch.Tensor  # [T, Hq, D]
-    attention: torch.Tensor  # [T, Hq, D]
-    gate_up: torch.Tensor  # [T, 2 I]
-    activated: torch.Tensor  # [T, I]
+    initial_slots: torch.Tensor  # int32 [B]: the recurrent state in front of a sequence's rows
+    state_slots: torch.Tensor  # int32 [T]: where the state behind each row goes
 
-    def first(self, rows: int) -> RowBuffers:
-        """The same buffers, cut to ``rows`` rows; per-sequence buffers stay whole."""
-        return RowBuffers(
-            self.token_ids[:rows],
-            self.positions[:rows],
-            self.slot_mapping[:rows],
-            self.block_table,
-            self.seq_lens,
-            self.query_start,
-            self.hidden[:rows],
-            self.normed[:rows],
-            self.qkv[:rows],
-            self.query[:rows],
-            self.attention[:rows],
-            self.gate_up[:rows],
-            self.activated[:rows],
+    @classmethod
+    def allocate(cls, max_rows: int, max_sequences: int, max_blocks: int) -> RowInputs:
+        """Inputs of no rows at all."""
+        return cls(
+            token_ids=torch.zeros(max_rows, dtype=torch.int32),
+            positions=torch.zeros(max_rows, dtype=torch.int32),
+            slot_mapping=torch.full((max_rows,), -1, dtype=torch.int64),
+            block_table=torch.zeros(max_sequences, max_blocks, dtype=torch.int32),
+            seq_lens=torch.zeros(max_sequences, dtype=torch.int32),
+            query_start=torch.zeros(max_sequences + 1, dtype=torch.int32),
+            initial_slots=torch.full((max_sequences,), PADDED_SEQUENCE, dtype=torch.int32),
+            state_slots=torch.full((max_rows,), -1, dtype=torch.int32),
         )
 
-
-def allocate_rows(
-    max_rows: int,
-    max_sequences: int,
-    max_blocks: int,
-    *,
-    hidden_size: int,
-    num_heads: int,
-    num_kv_heads: int,
-    head_dim: int,
-    intermediate_size: int,
-) -> RowBuffers:
-    """Buffers for ``max_rows`` rows of ``max_sequences`` sequences with ``max_blocks`` blocks each."""
-    return RowBuffers(
-        token_ids=torch.zeros(max_rows, dtype=torch.int32),
-        positions=torch.zeros(max_rows, dtype=torch.int32),
-        slot_mapping=torch.full((max_rows,), -1, dtype=torch.int64),
-        block_table=torch.zeros(max_sequences, max_blocks, dtype=torch.int32),
-        seq_lens=torch.zeros(max_sequences, dtype=torch.int32),
-        query_start=torch.zeros(max_sequences + 1, dtype=torch.int32),
-        hidden=torch.zeros(max_rows, hidden_size),
-        normed=torch.zeros(max_rows, hidden_size),
-        qkv=torch.zeros(max_rows, (num_heads + 2 * num_kv_heads) * head_dim),
-        query=torch.zeros(max_rows, num_heads, head_dim),
-        attention=torch.zeros(max_rows, num_heads, head_dim),
-        gate_up=torch.zeros(max_rows, 2 * intermediate_size),
-        activated=torch.zeros(max_rows, intermediate_size),
-    )
+    def first(self, rows: int) -> RowInputs:
+        """The same memory, cut to ``rows`` rows; what belongs to sequences stays whole."""
+        return RowInputs(
+            token_ids=self.token_ids[:rows],
+            positions=self.positions[:rows],
+            slot_mapping=self.slot_mapping[:rows],
+            block_table=self.block_table,
+            seq_lens=self.seq_lens,
+            query_start=self.query_start,
+            initial_slots=self.initial_slots,
+            state_slots=self.state_slots[:rows],
+        )

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.model.buffers import RowBuffers
+from engine.model.buffers import RowInputs
+from engine.model.decoder import rope_table
 from engine.ops import bound
-from engine.ops.bound import Call
+from engine.ops.bound import Call, Program
 from engine.ops.functional import Weight
 from engine.state.paged_kv import PagedKVCache
 
@@ -62,62 +63,100 @@ class LlamaWeights:
     head: Weight
 
 
-def rope_table(positions: int, head_dim: int, theta: float) -> torch.Tensor:
-    """cos and sin of every position and pair, float32 ``[positions, head_dim / 2, 2]``, rounded once from float64."""
-    frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
-    angle = torch.arange(positions, dtype=torch.float64).outer(frequency)
-    return torch.stack((angle.cos(), angle.sin()), dim=-1).float()
-
-
 class Llama:
-    """A Llama model over one KV cache. It decides nothing: ``body`` and ``head`` list what a forward runs."""
+    """A Llama model over one KV cache."""
 
-    def __init__(self, weights: LlamaWeights, cache: PagedKVCache, max_positions: int) -> None:
-        self.config = weights.config
+    def __init__(self, weights: LlamaWeights, cache: PagedKVCache, *, max_positions: int, max_rows: int) -> None:
+        config = weights.config
+        self._config = config
         self._weights = weights
         self._cache = cache
-        self._cos_sin = rope_table(max_positions, self.config.head_dim, self.config.rope_theta)
+        self._cos_sin = rope_table(max_positions, config.head_dim, config.rope_theta)
+        self._scratch = _Scratch(
+            normed=torch.zeros(max_rows, config.hidden_size),
+            qkv=torch.zeros(max_rows, config.qkv_size),
+            query=torch.zeros(max_rows, config.num_heads, config.head_dim),
+            attention=torch.zeros(max_rows, config.num_heads, config.head_dim),
+            gate_up=torch.zeros(max_rows, 2 * config.intermediate_size),
+            activated=torch.zeros(max_rows, config.intermediate_size),
+        )
 
-    def body(self, rows: RowBuffers) -> list[Call]:
-        """From token ids to the last layer's residual stream, in ``rows.hidden``; writes the rows' keys and values."""
-        calls: list[Call] = [bound.embedding(rows.token_ids, self._weights.embedding, out=rows.hidden)]
+    @property
+    def vocab_size(self) -> int:
+        """See `Decoder`."""
+        return self._config.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        """See `Decoder`."""
+        return self._config.hidden_size
+
+    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor) -> Program:
+        """See `Decoder`."""
+        scratch = self._scratch.first(len(hidden))
+        calls: list[Call] = [bound.embedding(inputs.token_ids, self._weights.embedding, out=hidden)]
         for index, layer in enumerate(self._weights.layers):
-            calls += self._layer(index, layer, rows)
-        return calls
+            calls += self._layer(index, layer, inputs, hidden, scratch)
+        return Program(calls)
 
-    def head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> list[Call]:
-        """From residual rows ``[M, H]`` to float32 logits ``[M, V]``."""
-        norm = bound.rms_norm(hidden, self._weights.output_norm, self.config.rms_eps, out=normed)
-        return [norm, bound.linear(normed, self._weights.head, out=logits)]
+    def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Program:
+        """See `Decoder`."""
+        norm = bound.rms_norm(hidden, self._weights.output_norm, self._config.rms_eps, out=normed)
+        return Program([norm, bound.linear(normed, self._weights.head, out=logits)])
 
-    def _layer(self, index: int, layer: LlamaLayer, rows: RowBuffers) -> list[Call]:
-        config, k_cache, v_cache = self.config, self._cache.keys(index), self._cache.values(index)
+    def _layer(
+        self, index: int, layer: LlamaLayer, inputs: RowInputs, hidden: torch.Tensor, scratch: _Scratch
+    ) -> list[Call]:
+        config, k_cache, v_cache = self._config, self._cache.keys(index), self._cache.values(index)
         return [
-            bound.rms_norm(rows.hidden, layer.attn_norm, config.rms_eps, out=rows.normed),
-            bound.linear(rows.normed, layer.qkv, out=rows.qkv),
+            bound.rms_norm(hidden, layer.attn_norm, config.rms_eps, out=scratch.normed),
+            bound.linear(scratch.normed, layer.qkv, out=scratch.qkv),
             bound.rope_store_kv(
-                rows.qkv,
+                scratch.qkv,
                 self._cos_sin,
-                rows.positions,
+                inputs.positions,
                 k_cache,
                 v_cache,
-                rows.slot_mapping,
+                inputs.slot_mapping,
                 interleaved=config.rope_interleaved,
-                q_out=rows.query,
+                q_out=scratch.query,
             ),
             bound.paged_attention(
-                rows.query,
+                scratch.query,
                 k_cache,
                 v_cache,
-                rows.block_table,
-                rows.seq_lens,
-                rows.query_start,
+                inputs.block_table,
+                inputs.seq_lens,
+                inputs.query_start,
                 scale=config.head_dim**-0.5,
-                out=rows.attention,
+                out=scratch.attention,
             ),
-            bound.linear(rows.attention.flatten(1), layer.attn_output, residual=rows.hidden, out=rows.hidden),
-            bound.rms_norm(rows.hidden, layer.ffn_norm, config.rms_eps, out=rows.normed),
-            bound.linear(rows.normed, layer.gate_up, out=rows.gate_up),
-            bound.silu_mul(rows.gate_up, out=rows.activated),
-            bound.linear(rows.activated, layer.ffn_down, residual=rows.hidden, out=rows.hidden),
+            bound.linear(scratch.attention.flatten(1), layer.attn_output, residual=hidden, out=hidden),
+            bound.rms_norm(hidden, layer.ffn_norm, config.rms_eps, out=scratch.normed),
+            bound.linear(scratch.normed, layer.gate_up, out=scratch.gate_up),
+            bound.silu_mul(scratch.gate_up, out=scratch.activated),
+            bound.linear(scratch.activated, layer.ffn_down, residual=hidden, out=hidden),
         ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scratch:
+    """Activations of T rows, float32; every layer writes over them."""
+
+    normed: torch.Tensor  # [T, H]
+    qkv: torch.Tensor  # [T, (Hq + 2 Hkv) D]
+    query: torch.Tensor  # [T, Hq, D]
+    attention: torch.Tensor  # [T, Hq, D]
+    gate_up: torch.Tensor  # [T, 2 I]
+    activated: torch.Tensor  # [T, I]
+
+    def first(self, rows: int) -> _Scratch:
+        """The same memory, cut to ``rows`` rows."""
+        return _Scratch(
+            normed=self.normed[:rows],
+            qkv=self.qkv[:rows],
+            query=self.query[:rows],
+            attention=self.attention[:rows],
+            gate_up=self.gate_up[:rows],
+            activated=self.activated[:rows],
+        )

@@ -1,4 +1,4 @@
-"""Runs the model over rows of several sequences: fills the fixed buffers, runs one native program, gives logits."""
+"""Runs a model over rows of several sequences: fills the fixed buffers, runs what is bound to them, gives logits."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from functools import lru_cache
 
 import torch
 
-from engine.model.buffers import allocate_rows
-from engine.model.llama import Llama, LlamaWeights
-from engine.ops.bound import Program
-from engine.state.paged_kv import PagedKVCache
+from engine.model.buffers import PADDED_SEQUENCE, RowInputs
+from engine.model.decoder import Decoder, Forward
 from engine.state.sequence import Reservation
 
 # Programs kept by row count: every verify width, and the odd ends of prefill chunks.
@@ -38,45 +36,30 @@ class ModelRunner:
     """A model with its buffers. ``forward`` allocates nothing but the programs of row counts it has not seen."""
 
     def __init__(
-        self,
-        weights: LlamaWeights,
-        cache: PagedKVCache,
-        *,
-        max_rows: int,
-        max_logit_rows: int,
-        max_sequences: int,
-        max_positions: int,
-        block_size: int,
+        self, model: Decoder, *, max_rows: int, max_logit_rows: int, max_sequences: int, max_blocks: int
     ) -> None:
-        config = weights.config
-        self.vocab_size = config.vocab_size
+        """Allocate for forwards of up to ``max_rows`` rows of ``max_sequences`` sequences of ``max_blocks`` blocks."""
+        self.vocab_size = model.vocab_size
         self.max_rows = max_rows
         self.max_sequences = max_sequences
         self.max_logit_rows = max_logit_rows
-        self._model = Llama(weights, cache, max_positions)
-        self._rows = allocate_rows(
-            max_rows,
-            max_sequences,
-            -(-max_positions // block_size),
-            hidden_size=config.hidden_size,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            intermediate_size=config.intermediate_size,
-        )
-        self._head_hidden = torch.zeros(max_logit_rows, config.hidden_size)
-        self._hidden_view, self._head_view = self._rows.hidden.numpy(), self._head_hidden.numpy()
-        self._head_normed = torch.zeros(max_logit_rows, config.hidden_size)
-        self._logits = torch.zeros(max_logit_rows, config.vocab_size)
+        self._model = model
+        self._inputs = RowInputs.allocate(max_rows, max_sequences, max_blocks)
+        self._hidden = torch.zeros(max_rows, model.hidden_size)
+        self._head_hidden = torch.zeros(max_logit_rows, model.hidden_size)
+        self._head_normed = torch.zeros(max_logit_rows, model.hidden_size)
+        self._logits = torch.zeros(max_logit_rows, model.vocab_size)
         # The same memory as numpy arrays: writing a few integers through torch costs microseconds each.
-        rows = self._rows
-        self._token_ids = rows.token_ids.numpy()
-        self._positions = rows.positions.numpy()
-        self._slots = rows.slot_mapping.numpy()
-        self._tables = rows.block_table.numpy()
-        self._seq_lens = rows.seq_lens.numpy()
-        self._query_start = rows.query_start.numpy()
-        self._body = lru_cache(_MAX_PROGRAMS)(lambda count: Program(self._model.body(self._rows.first(count))))
+        self._token_ids = self._inputs.token_ids.numpy()
+        self._positions = self._inputs.positions.numpy()
+        self._slots = self._inputs.slot_mapping.numpy()
+        self._tables = self._inputs.block_table.numpy()
+        self._seq_lens = self._inputs.seq_lens.numpy()
+        self._query_start = self._inputs.query_start.numpy()
+        self._initial_slots = self._inputs.initial_slots.numpy()
+        self._state_slots = self._inputs.state_slots.numpy()
+        self._hidden_view, self._head_view = self._hidden.numpy(), self._head_hidden.numpy()
+        self._body = lru_cache(_MAX_PROGRAMS)(self._bind_body)
         self._head = lru_cache(_MAX_PROGRAMS)(self._bind_head)
 
     def forward(self, batch: Sequence[SequenceRows]) -> torch.Tensor:
@@ -112,7 +95,11 @@ class ModelRunner:
             self._tables[index, : len(rows.block_table)] = rows.block_table
             self._seq_lens[index] = length
             self._query_start[index + 1] = end
+            if rows.reservation.states is not None:
+                self._initial_slots[index] = rows.reservation.states.read
+                self._state_slots[start:end] = rows.reservation.states.write
         self._seq_lens[len(batch) :] = 0
+        self._initial_slots[len(batch) :] = PADDED_SEQUENCE
         self._query_start[len(batch) + 1 :] = end
 
     def _pick_head_rows(self, batch: Sequence[SequenceRows]) -> None:
@@ -123,5 +110,8 @@ class ModelRunner:
             self._head_view[picked:last] = self._hidden_view[row - rows.num_logits : row]
             picked = last
 
-    def _bind_head(self, count: int) -> Program:
-        return Program(self._model.head(self._head_hidden[:count], self._head_normed[:count], self._logits[:count]))
+    def _bind_body(self, count: int) -> Forward:
+        return self._model.bind_body(self._inputs.first(count), self._hidden[:count])
+
+    def _bind_head(self, count: int) -> Forward:
+        return self._model.bind_head(self._head_hidden[:count], self._head_normed[:count], self._logits[:count])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from engine.ops.functional import Weight
+from engine.ops.functional import bind_linear as linear
 from engine.ops.packed import PackedQ4_1, PackedQ8_0
 from native import ops as native_ops
 from native.loader import NativeLibraryError
@@ -29,8 +31,6 @@ __all__ = [
     "threads",
 ]
 
-Weight = torch.Tensor | PackedQ4_1 | PackedQ8_0
-
 
 def embedding(ids: torch.Tensor, weight: Weight, *, out: torch.Tensor) -> Call:
     """See `functional.embedding`. Raises ``ValueError`` for a Q4_1 weight, whose rows cannot be looked up alone."""
@@ -44,15 +44,6 @@ def embedding(ids: torch.Tensor, weight: Weight, *, out: torch.Tensor) -> Call:
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Tensor) -> Call:
     """See `functional.rms_norm`."""
     return native_ops.bind_rms_norm(x, weight, eps, out)
-
-
-def linear(x: torch.Tensor, weight: Weight, *, residual: torch.Tensor | None = None, out: torch.Tensor) -> Call:
-    """See `functional.linear`."""
-    if isinstance(weight, PackedQ4_1):
-        return native_ops.bind_linear_q4_1(x, weight.data, weight.n, residual, out)
-    if isinstance(weight, PackedQ8_0):
-        return native_ops.bind_linear_q8_0(x, weight.data, weight.n, residual, out)
-    return native_ops.bind_linear_f32(x, weight, residual, out)
 
 
 def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor) -> Call:

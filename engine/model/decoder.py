@@ -1,0 +1,37 @@
+"""What the runner needs to know of a model, whatever its layers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from engine.model.buffers import RowInputs
+
+Forward = Callable[[], object]
+
+
+class Decoder(Protocol):
+    """A model over its caches. It decides nothing: it binds what a forward runs to the buffers that it is given."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+
+    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor) -> Forward:
+        """From token ids to the last layer's residual stream ``hidden`` f32 [T, H]; fills the rows' cache slots."""
+
+    def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Forward:
+        """From residual rows f32 [M, H] to logits f32 [M, V]; ``normed`` f32 [M, H] is room for the final norm."""
+
+
+def rope_table(positions: int, rotary_dim: int, theta: float) -> torch.Tensor:
+    """cos and sin of every position and pair, float32 ``[positions, rotary_dim / 2, 2]``, rounded once from float64."""
+    frequency = theta ** (-torch.arange(0, rotary_dim, 2, dtype=torch.float64) / rotary_dim)
+    angle = torch.arange(positions, dtype=torch.float64).outer(frequency)
+    return torch.stack((angle.cos(), angle.sin()), dim=-1).float()
