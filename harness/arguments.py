@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from harness import __version__, history_cli, machine_cli
+from harness import __version__, exchange_cli, history_cli, machine_cli
 from harness.lease import DEFAULT_WAIT_S
 from harness.run import DEFAULT_TIMEOUT_S
 
@@ -58,7 +58,9 @@ def build_parser() -> argparse.ArgumentParser:
     _compare(commands)
     _accept(commands)
     _report(commands)
+    _merge(commands)
     history_cli.add_commands(_adder(commands))
+    exchange_cli.add_commands(_adder(commands))
     _selftest(commands)
     machine_cli.add_commands(_adder(commands))
     return parser
@@ -159,20 +161,40 @@ examples:
     )
     seal.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a folder that `harness run` wrote")
     seal.add_argument(
-        "--against", default="baselines", metavar="WHAT", help=f"{_FORMS}; or none (default: %(default)s)"
-    )
-    seal.add_argument(
-        "--out", type=Path, default=Path("artifacts/bundles"), help="where bundles go (default: %(default)s)"
-    )
-    seal.add_argument("--suites", type=Path, default=Path("suites"), help="to name the scopes that were not run")
-    seal.add_argument(
         "--carry", action="append", default=[], metavar="BUNDLE:SCOPE", help="take a scope over from a bundle"
     )
-    seal.add_argument(
+    _sealing(seal)
+
+
+def _sealing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--against", default="baselines", metavar="WHAT", help=f"{_FORMS}; or none (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("artifacts/bundles"), help="where bundles go (default: %(default)s)"
+    )
+    parser.add_argument("--suites", type=Path, default=Path("suites"), help="to name the scopes that were not run")
+    parser.add_argument(
         "--parent", type=Path, metavar="BUNDLE", help="the bundle this one follows; its digest is recorded"
     )
-    seal.add_argument("--quarantine", type=Path, default=Path("baselines/quarantine.toml"), help="default: %(default)s")
-    _judging(seal)
+    parser.add_argument(
+        "--quarantine", type=Path, default=Path("baselines/quarantine.toml"), help="default: %(default)s"
+    )
+    _judging(parser)
+
+
+def _merge(commands: Commands) -> None:
+    merge = commands.add_parser(
+        "merge",
+        help="one bundle out of partial ones",
+        description="Merge bundles of one source and device, as several runners make them, and judge the whole.",
+        epilog="""\
+example:
+  harness merge kernels-bundle latency-bundle     each scope is carried over, with the digest of its bundle
+""",
+    )
+    merge.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    _sealing(merge)
 
 
 def _verify(commands: Commands) -> None:
@@ -183,6 +205,7 @@ def _verify(commands: Commands) -> None:
         epilog="""\
 examples:
   harness verify artifacts/bundles/NAME
+  harness verify NAME.zip
   harness verify NAME --digest 3f5a...   hold it against a digest you were given by other means
   (cd NAME && sha256sum -c manifest-sha256.txt)   the same digests, checked without us
 """,

@@ -12,6 +12,7 @@ import io
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NoReturn
 
-from harness import history_cli, machine_cli
+from harness import exchange_cli, history_cli, machine_cli
 from harness.arguments import build_parser, split_arguments
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
@@ -31,7 +32,7 @@ from harness.rundir import SCOPE_NAME, new_run_id, open_run
 
 if TYPE_CHECKING:
     from harness.model import Comparison, Evidence, GateDecision
-    from harness.seal import Carried
+    from harness.seal import Carried, Sealed, SealRequest
 
 QUIET_EVERY_S = 15.0  # without a terminal, progress is a line now and then
 
@@ -53,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "accept": accept_command,
         "report": report_command,
         "history": history_command,
+        "merge": merge_command,
+        "export": lambda chosen: exchange_cli.export_command(chosen, print),
+        "import": lambda chosen: exchange_cli.import_command(chosen, print),
+        "attest": lambda chosen: exchange_cli.attest_command(chosen, print),
+        "ingest": lambda chosen: exchange_cli.ingest_command(chosen, print, say),
+        "audit": lambda chosen: exchange_cli.audit_command(chosen, print),
         "selftest": selftest_command,
         "lease": lambda chosen: machine_cli.lease_command(chosen, pytest_args, say, print),
         "doctor": lambda chosen: machine_cli.doctor_command(chosen, print),
@@ -185,9 +192,28 @@ def _policy(options: argparse.Namespace) -> Policy:
 
 def seal_command(options: argparse.Namespace) -> int:
     """``harness seal``."""
+    from harness.seal import seal_run
+
+    return _told(seal_run(options.run_dir, _seal_request(options)))
+
+
+def merge_command(options: argparse.Namespace) -> int:
+    """``harness merge``."""
+    return _told(exchange_cli.merge(options.bundles, _seal_request(options)))
+
+
+def _told(sealed: Sealed) -> int:
+    from harness.report import render_text
+
+    print(render_text(sealed.document, color=sys.stdout.isatty(), width=min(get_terminal_size().columns, 120)))
+    print(f"sealed  {sealed.place}\ndigest  {sealed.digest}")
+    return sealed.decision.code
+
+
+def _seal_request(options: argparse.Namespace) -> SealRequest:
     from harness.bundle import open_bundle
     from harness.quarantine import read_quarantine
-    from harness.seal import SealRequest, seal_run
+    from harness.seal import SealRequest
 
     def find_base(head: Evidence) -> Evidence | None:
         from harness.sources import open_evidence
@@ -197,22 +223,16 @@ def seal_command(options: argparse.Namespace) -> int:
         return open_evidence(Path(options.against), head.device_key)
 
     scopes = known_scopes(options.suites) if options.suites.is_dir() else []
-    request = SealRequest(
+    return SealRequest(
         out=options.out,
         find_base=find_base,
         policy=_policy(options),
         today=datetime.now(UTC).date().isoformat(),
         quarantine=read_quarantine(options.quarantine),
         known_scopes=tuple(scopes),
-        carried=tuple(_carried(text) for text in options.carry),
+        carried=tuple(_carried(text) for text in getattr(options, "carry", ())),
         parent=open_bundle(options.parent).evidence.digest if options.parent else "",
     )
-    sealed = seal_run(options.run_dir, request)
-    from harness.report import render_text
-
-    print(render_text(sealed.document, color=sys.stdout.isatty(), width=min(get_terminal_size().columns, 120)))
-    print(f"sealed  {sealed.place}\ndigest  {sealed.digest}")
-    return sealed.decision.code
 
 
 def _carried(text: str) -> Carried:
@@ -230,6 +250,12 @@ def verify_command(options: argparse.Namespace) -> int:
     from harness.bundle import find_parent, open_bundle
     from harness.errors import EvidenceError
 
+    if options.bundle.is_file():  # a zip of one: unpacked for the check alone
+        from harness.zipped import read_zip
+
+        with tempfile.TemporaryDirectory(prefix="harness-verify-") as folder:
+            options.bundle = read_zip(options.bundle, Path(folder))
+            return verify_command(options)
     bundle = open_bundle(options.bundle)
     if options.digest and options.digest.lower() != bundle.bag.digest:
         raise EvidenceError(

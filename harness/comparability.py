@@ -31,6 +31,7 @@ TIMING_CONTRACT = {
     "python.optimize": "another -O level",
     "native.compiler": "another compiler built the native library",
 }
+WORKLOAD = "workload."  # what a foreign tool says it was asked to do
 REQUIRED = {"cpu.model": "the processor is not recorded"}
 
 # Allow-listed variables that change neither numbers nor clocks. Every other one is a precision or scheduling flag.
@@ -93,13 +94,21 @@ def _judged(key: str, base: str, head: str) -> tuple[bool, str] | None:
         return True, TIMING_CONTRACT[key]
     if key.startswith("env.") and key not in TOLERATED_VARIABLES:
         return True, "a flag that changes numbers or scheduling"
+    if key.startswith(WORKLOAD):
+        return True, "another workload"
     return False, "recorded, tolerated"
 
 
 def is_asked_for(key: str) -> bool:
     """Whether a fact takes part in a verdict, so that a baseline has to keep it."""
     flag = key.startswith("env.") and key not in TOLERATED_VARIABLES
-    return flag or key in TIMING_CONTRACT or key in REQUIRED or key in ("device_key", "native.sha256")
+    return (
+        flag
+        or key.startswith(WORKLOAD)
+        or key in TIMING_CONTRACT
+        or key in REQUIRED
+        or key in ("device_key", "native.sha256")
+    )
 
 
 def other_device(rows: list[Difference]) -> Difference | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.environment import same_machine_facts
 from harness.errors import EvidenceError
+from harness.ingest.files import check_ingested
 from harness.junit import JUnitReport, pytest_address, read_junit
 from harness.model import (
     CaseResult,
@@ -122,6 +123,8 @@ def read_try(folder: Path) -> Try:
 
 def cross_check(folder: Path, record: dict[str, Any], records: RecordSet, cases: dict[str, CaseResult]) -> list[str]:
     """Hold pytest's own XML against the records; they must tell the same story. Gives doubts, raises on a lie."""
+    if "ingested" in record:
+        return check_ingested(folder, record["ingested"])
     clean_end = record["exit_code"] in (0, 1)
     path = folder / "junit.xml"
     if not path.exists():

@@ -59,7 +59,7 @@ class CaseStart(Line, tag="case_start"):
 
 class CaseEnd(Line, tag="case_end"):
     node: str
-    outcome: Literal["passed", "failed", "error", "skipped", "xfailed", "interrupted"]
+    outcome: Literal["passed", "failed", "error", "skipped", "xfailed", "interrupted", "unknown"]
     phases: dict[str, str]
     seconds: float | None
     reason: str

@@ -12,6 +12,7 @@ from harness.bundle import CARRIED_MANIFEST, Bundle, Verdict, about_of, copy_sco
 from harness.bundle import scope_of as scope_in
 from harness.collect import collect, describe, scope_folders
 from harness.compare import JUDGE, compare
+from harness.environment import same_machine_facts
 from harness.errors import UsageError
 from harness.gate import decide
 from harness.model import (
@@ -76,6 +77,9 @@ def seal_merged(bundles: Sequence[Bundle], request: SealRequest) -> Sealed:
     """One bundle out of partial ones, as several runners make them. Every scope is carried, with its proof."""
     carried = tuple(Carried(bundle, scope.scope) for bundle in bundles for scope in bundle.evidence.scopes)
     first = bundles[0].evidence
+    for other in (bundle.evidence for bundle in bundles[1:]):
+        if (other.commit, other.dirty_digest) != (first.commit, first.dirty_digest):
+            raise UsageError(f"{first.label} and {other.label} are not of one source; only parts of one run are merged")
     evidence = describe("merged", max(b.evidence.created for b in bundles), first.environment, (), [])
     return _seal(evidence, {}, f"merged-{new_run_id()}", replace(request, carried=carried))
 
@@ -88,7 +92,7 @@ def bundle_name(evidence: Evidence, run: str) -> str:
 
 def _seal(fresh: Evidence, folders: dict[str, Path], run: str, request: SealRequest) -> Sealed:
     name = bundle_name(fresh, run)
-    scopes = [*fresh.scopes, *(_carried_scope(carried, fresh, folders) for carried in request.carried)]
+    scopes = [*fresh.scopes, *(_carried_scope(carried, fresh, folders, request) for carried in request.carried)]
     described = describe(name, fresh.created, fresh.environment, tuple(scopes), list(request.known_scopes))
     base = request.find_base(described)
     comparison = compare(base, described, request.policy, request.quarantine, request.today)
@@ -134,8 +138,10 @@ def _put_reports(folder: Path, document: Document) -> tuple[str, ...]:
     return not_written
 
 
-def _carried_scope(carried: Carried, fresh: Evidence, folders: dict[str, Path]) -> ScopeEvidence:
+def _carried_scope(carried: Carried, fresh: Evidence, folders: dict[str, Path], request: SealRequest) -> ScopeEvidence:
     source = carried.bundle.evidence
+    if sum(other.scope == carried.scope for other in request.carried) > 1:
+        raise UsageError(f"scope {carried.scope} is in two of the bundles", "a merged bundle takes each scope from one")
     if carried.scope in folders:
         raise UsageError(f"scope {carried.scope} was run now; it is not also carried over from {source.label}")
     scope = scope_in(carried.bundle, carried.scope)
@@ -143,7 +149,7 @@ def _carried_scope(carried: Carried, fresh: Evidence, folders: dict[str, Path]) 
         raise UsageError(f"scope {carried.scope} was not run in {source.label} either: {scope.origin.detail}")
     facts = source.environment_of(scope)
     origin = scope.origin if scope.origin.kind is OriginKind.CARRIED else Origin(OriginKind.CARRIED, source.digest)
-    return replace(scope, origin=origin, environment={} if facts == fresh.environment else facts)
+    return replace(scope, origin=origin, environment={} if same_machine_facts(facts, fresh.environment) else facts)
 
 
 def _copy_carried(carried: Carried, folder: Path) -> None:

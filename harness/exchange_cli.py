@@ -1,0 +1,201 @@
+"""Commands that take evidence from and give it to others: merge, export, import, attest, ingest, audit."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import UsageError
+from harness.model import ExitCode
+from harness.rundir import SCOPE_NAME, new_run_id, open_run
+
+if TYPE_CHECKING:
+    from harness.seal import Sealed, SealRequest
+
+Show = Callable[[str], None]
+FORMS = ("auto", "junit", "vllm-latency", "vllm-serve", "pytest-benchmark", "google-benchmark", "nvbench", "hyperfine")
+
+
+def add_commands(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands of this module, except ``merge``, whose options are those of ``seal``."""
+    _export(add_parser)
+    _attest(add_parser)
+    _ingest(add_parser)
+    _audit(add_parser)
+
+
+def _export(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    export = add_parser(
+        "export",
+        help="a bundle as one zip file",
+        description="Pack a bundle into a zip; the same bundle gives the same bytes.",
+        epilog="example:\n  harness export artifacts/bundles/NAME -o NAME.zip\n",
+    )
+    export.add_argument("bundle", type=Path, metavar="BUNDLE")
+    export.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.zip")
+    unpack = add_parser(
+        "import",
+        help="a bundle out of a zip file",
+        description="Unpack a zip that `harness export` made, without trusting it, and check the bundle in it.",
+        epilog="example:\n  harness import NAME.zip --out artifacts/bundles\n",
+    )
+    unpack.add_argument("zip", type=Path, metavar="FILE.zip")
+    unpack.add_argument("--out", type=Path, default=Path("artifacts/bundles"), help="default: %(default)s")
+
+
+def _attest(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    attest = add_parser(
+        "attest",
+        help="an in-toto statement about a bundle, signed or checked",
+        description="State a bundle's verdict as an in-toto test result, sign it (DSSE), or check such a statement.",
+        epilog="""\
+examples:
+  harness attest BUNDLE -o statement.json                      unsigned
+  harness attest BUNDLE --key key.pem -o statement.dsse.json   signed with an Ed25519, ECDSA or RSA key
+  harness attest BUNDLE --check statement.dsse.json --key public.pem
+a pair of keys: openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out public.pem
+""",
+    )
+    attest.add_argument("bundle", type=Path, metavar="BUNDLE")
+    attest.add_argument("--key", type=Path, metavar="PEM", help="private to sign, public to check")
+    attest.add_argument("--check", type=Path, metavar="FILE", help="hold this statement against the bundle")
+    attest.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to the terminal")
+
+
+def _ingest(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    ingest = add_parser(
+        "ingest",
+        help="other tools' results as a scope of a run",
+        description="Read JUnit XML of any dialect or benchmark JSON into a run folder, which can then be sealed.",
+        epilog="""\
+examples:
+  harness ingest build/test-results/*.xml --scope unit
+  harness ingest run1/serve.json run2/serve.json --scope serving --run-dir R    two files of one name: two repeats
+  harness seal R --against OTHER --assume-comparable     the files do not tell the machine: your word for it
+  harness ingest bench.json --scope micro --device-key sm70-v100sxm2-32g-x1 --fact 'cpu.model=Xeon 6148'
+""",
+    )
+    ingest.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    ingest.add_argument("--scope", required=True, help="the name of the scope they become")
+    ingest.add_argument("--form", choices=FORMS, default="auto", help="which tool wrote them (default: %(default)s)")
+    ingest.add_argument("--run-dir", type=Path, help="the run's folder (default: a new one under artifacts/runs)")
+    ingest.add_argument("--device-key", metavar="KEY", help="the device they were measured on, if you know it")
+    ingest.add_argument(
+        "--fact", action="append", default=[], metavar="KEY=VALUE", help="another fact you know about the machine"
+    )
+
+
+def _audit(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    audit = add_parser(
+        "audit",
+        help="which baselines are wrong or stale",
+        description="Check every baseline against the ledger, against recent bundles, and the quarantine's dates.",
+        epilog="""\
+examples:
+  harness audit
+  harness audit artifacts/bundles/LAST     also: what that bundle has that no baseline gates
+exit codes: 0 nothing wrong, 1 something is wrong (stale alone is not)
+""",
+    )
+    audit.add_argument("bundles", type=Path, nargs="*", metavar="BUNDLE")
+    audit.add_argument("--baselines", type=Path, default=Path("baselines"), help="default: %(default)s")
+
+
+def merge(bundles: list[Path], request: SealRequest) -> Sealed:
+    """``harness merge``: one bundle out of partial ones."""
+    from harness.bundle import open_bundle
+    from harness.seal import seal_merged
+
+    if len(bundles) < 2:
+        raise UsageError("one bundle alone is merged already", "give two or more")
+    return seal_merged([open_bundle(path) for path in bundles], request)
+
+
+def export_command(options: argparse.Namespace, show: Show) -> int:
+    """``harness export``."""
+    from harness.files import sha256_file
+    from harness.zipped import write_zip
+
+    write_zip(options.bundle, options.output)
+    show(f"{options.output}\nsha256  {sha256_file(options.output)}")
+    return ExitCode.OK
+
+
+def import_command(options: argparse.Namespace, show: Show) -> int:
+    """``harness import``."""
+    from harness.bundle import open_bundle
+    from harness.zipped import read_zip
+
+    place = read_zip(options.zip, options.out)
+    bundle = open_bundle(place)
+    show(f"{place}\ndigest  {bundle.bag.digest}")
+    return ExitCode.OK
+
+
+def attest_command(options: argparse.Namespace, show: Show) -> int:
+    """``harness attest``."""
+    from harness.attest import check, sign, statement
+    from harness.bundle import open_bundle
+    from harness.files import json_bytes, write_atomic
+
+    bundle = open_bundle(options.bundle)
+    if options.check is not None:
+        show(f"{options.check}: {check(options.check, bundle, options.key)}")
+        return ExitCode.OK
+    content = statement(bundle)
+    written = json_bytes(content) if options.key is None else sign(content, options.key)
+    if options.output is None:
+        show(written.decode().rstrip())
+    elif options.output.resolve().is_relative_to(options.bundle.resolve()):
+        raise UsageError(f"{options.output} lies in the bundle, which is sealed", "write it beside the bundle")
+    else:
+        write_atomic(options.output, written)
+    return ExitCode.OK
+
+
+def ingest_command(options: argparse.Namespace, show: Show, say: Show) -> int:
+    """``harness ingest``."""
+    from harness.ingest import ingest_into
+
+    if not SCOPE_NAME.fullmatch(options.scope):
+        raise UsageError(f"{options.scope!r} is no scope name", "use lower-case letters, digits and underscores")
+    facts = dict(_fact(text) for text in options.fact)
+    if options.device_key:
+        facts["device_key"] = options.device_key
+    run_dir = options.run_dir or Path("artifacts/runs") / new_run_id()
+    with open_run(run_dir) as run:
+        found = ingest_into(run, options.scope, options.files, options.form, facts)
+    say(f"{options.scope}: {len({case.node for case in found.cases})} cases of {found.tool}")
+    for doubt in found.doubts:
+        say(f"  doubt: {doubt}")
+    show(str(run_dir))
+    say(f"seal it with: python -m harness seal {run_dir}")
+    return ExitCode.OK
+
+
+def _fact(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip() or not value.strip():
+        raise UsageError(f"--fact {text!r}: give KEY=VALUE, as in 'cpu.model=Xeon 6148'")
+    return key.strip(), value.strip()
+
+
+def audit_command(options: argparse.Namespace, show: Show) -> int:
+    """``harness audit``."""
+    from harness.audit import Weight, audit
+    from harness.bundle import open_bundle
+    from harness.quarantine import read_quarantine
+
+    if not options.baselines.is_dir():
+        raise UsageError(f"there is no baselines folder {options.baselines}")
+    heads = [open_bundle(path).evidence for path in options.bundles]
+    quarantine = read_quarantine(options.baselines / "quarantine.toml")
+    findings = audit(options.baselines, quarantine, heads, datetime.now(UTC).date())
+    for finding in findings:
+        show(f"{finding.weight:<6} {finding.what}: {finding.detail}")
+    if not findings:
+        show(f"{options.baselines} holds no baseline")
+    return ExitCode.REGRESSION if any(finding.weight is Weight.WRONG for finding in findings) else ExitCode.OK
