@@ -70,17 +70,16 @@ def random_bits_tensor(
 
 def random_bits_row(seed: int, position: int, purpose: Purpose, count: int) -> Tensor:
     """`random_bits` for index 0 .. count-1 as int64 [count] bit patterns, computed together."""
-    c0 = torch.arange(count, dtype=torch.int64)
     _, *rest = _counter(position, purpose, 0)
-    c1, c2, c3 = (torch.full_like(c0, word) for word in rest)
-    k0, k1 = seed & _MASK32, (seed >> 32) & _MASK32
-    for _ in range(_ROUNDS):
-        # Wraps modulo 2**64; the mask after the arithmetic shift gives the unsigned high word.
-        low, high = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1 = ((high >> 32) & _MASK32) ^ c1 ^ k0, high & _MASK32
-        c2, c3 = ((low >> 32) & _MASK32) ^ c3 ^ k1, low & _MASK32
-        k0, k1 = (k0 + _KEY_STEPS[0]) & _MASK32, (k1 + _KEY_STEPS[1]) & _MASK32
-    return c0 | (c1 << 32)
+    index = torch.arange(count, dtype=torch.int64)
+    return _philox_bits((index, *(torch.full_like(index, word) for word in rest)), seed)
+
+
+def random_bits_at(seed: int, positions: Tensor, purpose: Purpose) -> Tensor:
+    """`random_bits` of each of `positions` i64 [N], 0 and above, as int64 [N] bit patterns, computed together."""
+    index, purpose_word, _, _ = _counter(0, purpose, 0)
+    words = torch.full_like(positions, index), torch.full_like(positions, purpose_word)
+    return _philox_bits((*words, positions & _MASK32, positions >> 32), seed)
 
 
 def uniform_row(seed: int, position: int, purpose: Purpose, count: int) -> Tensor:
@@ -102,6 +101,18 @@ def gumbel_row(seed: int, position: int, purpose: Purpose, count: int) -> Tensor
 
 def _counter(position: int, purpose: Purpose, index: int) -> tuple[int, int, int, int]:
     return index & _MASK32, int(purpose), position & _MASK32, (position >> 32) & _MASK32
+
+
+def _philox_bits(counter: tuple[Tensor, ...], seed: int) -> Tensor:
+    c0, c1, c2, c3 = counter
+    k0, k1 = seed & _MASK32, (seed >> 32) & _MASK32
+    for _ in range(_ROUNDS):
+        # Wraps modulo 2**64; the mask after the arithmetic shift gives the unsigned high word.
+        low, high = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1 = ((high >> 32) & _MASK32) ^ c1 ^ k0, high & _MASK32
+        c2, c3 = ((low >> 32) & _MASK32) ^ c3 ^ k1, low & _MASK32
+        k0, k1 = (k0 + _KEY_STEPS[0]) & _MASK32, (k1 + _KEY_STEPS[1]) & _MASK32
+    return c0 | (c1 << 32)
 
 
 def _log(values: Tensor) -> Tensor:
