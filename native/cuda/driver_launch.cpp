@@ -90,6 +90,7 @@ int open_driver(Error& error) {
       resolve(library, "cuCtxPopCurrent_v2", d.context_pop) && resolve(library, "cuModuleLoadDataEx", d.module_load) &&
       resolve(library, "cuModuleGetFunction", d.module_function) &&
       resolve(library, "cuFuncSetAttribute", d.function_attribute) && resolve(library, "cuLaunchKernel", d.launch) &&
+      resolve(library, "cuOccupancyMaxActiveBlocksPerMultiprocessor", d.occupancy) &&
       resolve(library, "cuGetErrorName", d.error_name) && resolve(library, "cuGetErrorString", d.error_text);
   if (!complete) return error.fail("libcuda.so.1 lacks a function of the driver API: %s", dlerror());
   const CUresult status = d.init(0);
