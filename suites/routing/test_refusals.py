@@ -88,11 +88,10 @@ def test_the_first_failing_rule_is_the_one_named() -> None:
 @pytest.mark.parametrize(
     ("rule", "axes"),
     [
-        ("capacity.hint", {"max_seq_hint": 100}),
-        ("capacity.workspace", {"workspace_capacity": 100}),
-        ("capture.persistent_rows", {"capturing": True, "persistent_rows": False}),
+        pytest.param("capacity.hint", {"max_seq_hint": 100}, id="hint"),
+        pytest.param("capacity.workspace", {"workspace_capacity": 100}, id="workspace"),
+        pytest.param("capture.persistent_rows", {"capturing": True, "persistent_rows": False}, id="rows"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_stop_has_no_fallback(rule: str, axes: dict[str, Any], allowed: bool) -> None:
     """What would truncate a sequence or freeze a graph is not made right by another kernel."""
