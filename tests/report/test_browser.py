@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from harness.report import draw_plots, render_html
-from tests.report import browser, fixtures
+from tests.report import browser
 from tests.report.browser import Browser
-from tests.report.test_view import built, documented
+from tests.report.rendered import documented, page
 
 PAGES = ("regressed", "hostile", "history")
 EXECUTABLE = browser.found()
@@ -35,9 +34,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     paths = {}
     for name in PAGES:
-        document = documented(name)
         paths[name] = folder / f"{name}.html"
-        paths[name].write_text(render_html(document, draw_plots(document)), encoding="utf-8")
+        paths[name].write_text(page(name), encoding="utf-8")
     return paths
 
 
@@ -143,6 +141,6 @@ def test_a_screen_reader_is_given_landmarks_tables_and_named_pictures(
     assert {"main", "navigation", "contentinfo", "table", "columnheader", "rowheader", "link"} <= {r for r, _ in roles}
     assert [name for role, name in roles if role == "table" and not name] == []
     pictures = [name for role, name in roles if role in ("image", "img")]
-    assert len(pictures) == len(built(fixtures.regressed()).figures)
+    assert len(pictures) == len(documented("regressed").figures)
     assert all(pictures)
     assert ("region", "What changed") in roles

@@ -15,7 +15,7 @@ import pytest
 from harness.report import draw_plots, render_html
 from harness.report.html import asset
 from tests.report import fixtures
-from tests.report.test_view import built, documented
+from tests.report.rendered import built, page
 
 VOID = {"meta", "wbr", "input", "br", "link", "img"}
 
@@ -53,12 +53,6 @@ class Outline(HTMLParser):
 
     def all(self, tag: str) -> list[dict[str, str]]:
         return [attributes for name, attributes in self.elements if name == tag]
-
-
-@cache
-def page(name: str) -> str:
-    document = documented(name)
-    return render_html(document, draw_plots(document))
 
 
 @cache

@@ -10,7 +10,7 @@ from harness.report import markdown_overflow, render_markdown
 from harness.report.markdown import SUMMARY_BYTES, code, escaped
 from tests.report import fixtures
 from tests.report.fixtures import HOSTILE, SCENARIOS
-from tests.report.test_view import built
+from tests.report.rendered import built
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from xml.etree import ElementTree
 
 import pytest
@@ -12,15 +11,9 @@ from harness.report import draw_plots
 from harness.report.document import Tone
 from harness.report.palette import INKS, TONE_INKS, TONE_MARKS
 from tests.report import fixtures
-from tests.report.test_view import built, documented
+from tests.report.rendered import built, documented, drawn
 
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@cache
-def drawn(name: str) -> dict[str, bytes]:
-    """Drawing takes seconds, and nobody changes what was drawn."""
-    return draw_plots(documented(name))
 
 
 def texts(svg: bytes) -> list[str]:

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from harness.report import render_text
 from tests.report import fixtures
 from tests.report.fixtures import SCENARIOS
-from tests.report.test_view import built, documented
+from tests.report.rendered import built, documented
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, "history", "huge"])

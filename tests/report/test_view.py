@@ -19,24 +19,14 @@ from harness.model import (
     MetricRow,
     Policy,
 )
-from harness.report import Document, build_document, build_history_document
+from harness.report import Document, build_history_document
 from harness.report.document import Bullets, Cell, CellKind, Figure, Table, Tone
 from harness.report.sections import changes
 from harness.report.sections.rows import LISTED
 from tests.report import fixtures
 from tests.report.fixtures import SCENARIOS, Scenario
 from tests.report.nights import nights
-
-
-def built(scenario: Scenario) -> Document:
-    return build_document(scenario.comparison, scenario.decision, scenario.head, scenario.base)
-
-
-def documented(name: str) -> Document:
-    """The document of a scenario, or of thirty nights."""
-    if name == "history":
-        return build_history_document(build_history(nights()))
-    return built(SCENARIOS[name]())
+from tests.report.rendered import built, documented
 
 
 def tables(document: Document) -> list[Table]:
