@@ -22,8 +22,9 @@ MTP5_PAGE = 1616
 MTP5_QUERY_ROWS = 5
 
 GROUPED_SPLITS = 80
-GROUPED_TILE = 32
-"""Grouped verify consumes KV in whole tiles of 32 tokens, in at most 80 splits."""
+GROUPED_TILE = 64
+"""Grouped verify consumes KV in at most 80 splits of whole tiles: two of its 32-token steps, which is where the kernel
+can be cut."""
 
 DENSE_SPLITS = 3
 DENSE_TILE = 64
