@@ -116,8 +116,8 @@ def test_probabilities_are_the_oracles(targets: tuple[Target, ...], record: Reco
 
 
 def test_streams_are_uniform_and_independent(record: Record) -> None:
-    """The six pairs of purposes over 250,000 positions: no correlation beyond z at ALPHA / 10; each stream uniform in 256
-    bins, chi-square at ALPHA / 10."""
+    """The six pairs of purposes over 250,000 positions: no correlation beyond z at ALPHA / 10; each stream uniform in
+    256 bins, chi-square at ALPHA / 10."""
     count = 250_000
     positions = torch.arange(count)
     uniform = {}
