@@ -109,7 +109,8 @@ def _check(target: Target, shape: Shape, record: Record | None = None, **cache: 
         causal=shape.causal,
         window=shape.window,
     )
-    limit = tolerance.attention(expected, shape.head_dim, target.arithmetic)
+    half_weights = target.activations is torch.float16
+    limit = tolerance.attention(expected, shape.head_dim, target.arithmetic, half_weights=half_weights)
     judge.assert_within(f64(out), expected.out, limit, f"{target.name} attention")
     if record is not None:
         accuracy.record_share(record, target, f64(out), expected.out, limit)
