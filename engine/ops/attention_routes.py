@@ -90,20 +90,21 @@ def _attend(
     plan: PartitionPlan | None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    result = functional.paged_attention(
+    return functional.paged_attention(
         q,
         keys.k,
         keys.v,
         rows.block_table,
         rows.seq_lens,
         rows.query_start,
-        scale=request.scale * keys.k_scale,
+        scale=request.scale,
         causal=request.causal,
         window=request.window,
+        k_scale=keys.k_scale,
+        v_scale=keys.v_scale,
         partition=None if plan is None else plan.size,
         out=out,
     )
-    return result if keys.v_scale == 1.0 else result.mul_(keys.v_scale)
 
 
 def _attend_by_head(

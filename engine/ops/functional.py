@@ -166,6 +166,8 @@ def paged_attention(
     scale: float,
     causal: bool = True,
     window: tuple[int, int] = FULL_WINDOW,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
     partition: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -176,13 +178,15 @@ def paged_attention(
 
     Args:
         q: float32 [T, Hq, D].
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D], float32 or float16; Hq is a multiple of Hkv.
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], float32 (CPU alone), float16, float8_e4m3fn or
+            float8_e5m2; Hq is a multiple of Hkv.
         block_table: int32 [B, max_blocks].
         seq_lens: int32 [B], each >= its number of query rows.
         query_start: int32 [B + 1], cumulative, from 0 to T.
         scale: factor of the scores.
         causal: a row sees keys up to its own position.
         window: (left, right) keys seen beside the own position; -1 is no limit.
+        k_scale, v_scale: what a key or value of the cache is multiplied by; positive.
         partition: keys of a partition, a multiple of 16 (on CUDA of 64); partitions are merged in ascending order.
             None: the op's own.
         out: float32 [T, Hq, D].
@@ -198,6 +202,8 @@ def paged_attention(
             scale=scale,
             causal=causal,
             window=window,
+            k_scale=k_scale,
+            v_scale=v_scale,
             partition=partition,
             out=out,
         )
@@ -211,6 +217,8 @@ def paged_attention(
         scale=scale,
         causal=causal,
         window=window,
+        k_scale=k_scale,
+        v_scale=v_scale,
         partition=partition,
         out=out,
     )()

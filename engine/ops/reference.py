@@ -96,6 +96,8 @@ def paged_attention(
     scale: float,
     causal: bool = True,
     window: tuple[int, int] = FULL_WINDOW,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
     partition: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -114,10 +116,10 @@ def paged_attention(
         keys = gather_pages(k_cache, block_table[sequence], length).repeat_interleave(group, dim=1)
         values = gather_pages(v_cache, block_table[sequence], length).repeat_interleave(group, dim=1)
         seen = visible(length, last - first, causal=causal, window=window).to(q.device)
-        scores = torch.einsum("qhd,khd->hqk", q[first:last].float(), keys) * scale
+        scores = torch.einsum("qhd,khd->hqk", q[first:last].float(), keys) * (scale * k_scale)
         scores = scores.masked_fill(~seen, float("-inf"))
         weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)
-        result[first:last] = torch.einsum("hqk,khd->qhd", weights, values)
+        result[first:last] = torch.einsum("hqk,khd->qhd", weights, values) * v_scale
     return _give(result.to(q.dtype), out)
 
 
@@ -125,7 +127,8 @@ def gather_pages(cache: torch.Tensor, block_row: torch.Tensor, length: int) -> t
     """The first ``length`` rows of one sequence, float32 [length, Hkv, D]; nothing beyond them is read."""
     positions = torch.arange(length, device=cache.device)
     blocks = block_row.long()[positions // cache.shape[1]]
-    return cache[blocks, positions % cache.shape[1]].float()
+    bits = cache.view(torch.uint8) if cache.element_size() == 1 else cache  # FP8 tensors cannot be indexed
+    return bits[blocks, positions % cache.shape[1]].view(cache.dtype).float()
 
 
 def visible(length: int, queries: int, *, causal: bool, window: tuple[int, int]) -> torch.Tensor:

@@ -11,7 +11,8 @@ from native.bindings import check
 from native.bindings.call import Args, Call
 
 KV_DTYPES = (torch.float32, torch.float16)
-_KV_CODE = {torch.float32: 0, torch.float16: 1}
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+_KV_CODE = {torch.float32: 0, torch.float16: 1, torch.float8_e4m3fn: 2, torch.float8_e5m2: 3}
 
 
 class RopeStoreKv(Args):
@@ -43,7 +44,7 @@ class RopeStoreKv(Args):
 
 class PagedAttention(Args):
     OP = "paged_attention_cpu"
-    CAPABILITY = 2
+    CAPABILITY = 3
     _fields_ = (
         ("q", ctypes.c_void_p),
         ("k_cache", ctypes.c_void_p),
@@ -69,6 +70,7 @@ class PagedAttention(Args):
         ("right", ctypes.c_int64),
         ("partition", ctypes.c_int64),
         ("scale", ctypes.c_double),
+        ("v_scale", ctypes.c_double),
     )
 
 
@@ -136,11 +138,13 @@ def bind_paged_attention(
     scale: float,
     causal: bool = True,
     window: tuple[int, int] = (-1, -1),
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
     partition: int | None = None,
     out: torch.Tensor | None = None,
 ) -> Call:
     """See `engine.ops.functional.paged_attention`."""
-    num_blocks, block_size, kv_heads, head_dim = _check_caches(k_cache, v_cache)
+    num_blocks, block_size, kv_heads, head_dim = _check_caches(k_cache, v_cache, KV_DTYPES + FP8_DTYPES)
     check.tensor("q", q, torch.float32, (None, None, head_dim))
     t, q_heads, _ = q.shape
     if q_heads == 0 or q_heads % kv_heads:
@@ -151,6 +155,8 @@ def bind_paged_attention(
     check.tensor("query_start", query_start, torch.int32, (sequences + 1,))
     if not math.isfinite(scale):
         raise ValueError(f"scale: saw {scale}, need a finite number")
+    check.positive("k_scale", k_scale)
+    check.positive("v_scale", v_scale)
     left, right = window
     if left < -1 or right < -1:
         raise ValueError(f"window: saw {window}, need two numbers >= -1 (-1: no limit)")
@@ -181,13 +187,16 @@ def bind_paged_attention(
         left=left,
         right=right,
         partition=partition or 0,
-        scale=scale,
+        scale=scale * k_scale,
+        v_scale=v_scale,
     )
     return Call(args, out, (q, k_cache, v_cache, block_table, seq_lens, query_start))
 
 
-def _check_caches(k_cache: torch.Tensor, v_cache: torch.Tensor) -> tuple[int, int, int, int]:
-    check.tensor("k_cache", k_cache, KV_DTYPES, (None, None, None, None), contiguous=False)
+def _check_caches(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, dtypes: tuple[torch.dtype, ...] = KV_DTYPES
+) -> tuple[int, int, int, int]:
+    check.tensor("k_cache", k_cache, dtypes, (None, None, None, None), contiguous=False)
     check.tensor("v_cache", v_cache, k_cache.dtype, tuple(k_cache.shape), contiguous=False)
     num_blocks, block_size, kv_heads, head_dim = k_cache.shape
     if block_size == 0 or kv_heads == 0:

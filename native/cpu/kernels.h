@@ -30,7 +30,7 @@ struct PanelOutput {
 };
 
 // How a KV cache stores its numbers.
-enum KvCode : int64_t { kKvFloat32 = 0, kKvFloat16 = 1 };
+enum KvCode : int64_t { kKvFloat32 = 0, kKvFloat16 = 1, kKvE4M3 = 2, kKvE5M2 = 3 };
 
 // Keys of a sequence are cut by position into partitions of this many; a multiple of 16.
 constexpr int64_t kPartition = 256;

@@ -9,9 +9,26 @@
 namespace sm70 {
 namespace {
 
+// Sixteen FP8 codes. E5M2 is the upper byte of a half. An E4M3 code set into a half's exponent and mantissa is 2^-8 of
+// its value, subnormals included; its two NaN codes would read as 480 and are made NaN.
+inline F load_fp8(int64_t code, const uint8_t* from) {
+  uint16_t halves[16];
+  if (code == kKvE5M2) {
+    for (int i = 0; i < 16; ++i) halves[i] = static_cast<uint16_t>(from[i] << 8);
+    return load_halves(halves);
+  }
+  for (int i = 0; i < 16; ++i) {
+    const unsigned magnitude = from[i] & 0x7Fu, sign = from[i] & 0x80u;
+    halves[i] = static_cast<uint16_t>(sign << 8 | (magnitude == 0x7Fu ? 0x7E00u : magnitude << 7));
+  }
+  return mul(load_halves(halves), set(256.0f));
+}
+
 // `count` is a multiple of 16.
 void kv_to_floats(int64_t code, const void* from, int64_t count, float* to) {
-  if (code == kKvFloat16)
+  if (code == kKvE4M3 || code == kKvE5M2)
+    for (int64_t at = 0; at < count; at += 16) store(to + at, load_fp8(code, static_cast<const uint8_t*>(from) + at));
+  else if (code == kKvFloat16)
     for (int64_t at = 0; at < count; at += 16) store(to + at, load_halves(static_cast<const uint16_t*>(from) + at));
   else
     for (int64_t at = 0; at < count; at += 16) store(to + at, load(static_cast<const float*>(from) + at));

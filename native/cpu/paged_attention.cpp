@@ -31,7 +31,8 @@ struct PagedAttentionArgs {
   int64_t k_strides[3], v_strides[3];
   int64_t causal, left, right;
   int64_t partition;  // keys of a partition, a multiple of 16; 0: kPartition
-  double scale;
+  double scale;       // of the scores, k_scale included
+  double v_scale;     // of the output
 };
 
 // Query rows (times heads of a group) that share the transposed keys of a chunk.
@@ -214,6 +215,14 @@ void gather_tiles(const PagedAttentionArgs& a, const Work& work, int64_t partiti
   }
 }
 
+void write_row(const PagedAttentionArgs& a, const Work& work, int64_t r, const sm70::AttentionRow& row) {
+  float* const out = output_row(a, work, r);
+  sm70::kernels().finish_row(row, a.head_dim, out);
+  const float v_scale = static_cast<float>(a.v_scale);
+  if (v_scale != 1.0f)
+    for (int64_t d = 0; d < a.head_dim; ++d) out[d] *= v_scale;
+}
+
 // All partitions of the work, merged as they come.
 void run_whole(const PagedAttentionArgs& a, const Work& work, const Buffers& b) {
   sm70::AttentionTile tile = open_tile(a, work, b);
@@ -233,7 +242,7 @@ void run_whole(const PagedAttentionArgs& a, const Work& work, const Buffers& b) 
       if (b.parts[r].total > 0.0f)
         merge_row(b.parts[r].maximum, b.parts[r].total, b.parts[r].out, a.head_dim, &b.gathered[r]);
   }
-  for (int64_t r = 0; r < tile.rows; ++r) sm70::kernels().finish_row(b.gathered[r], a.head_dim, output_row(a, work, r));
+  for (int64_t r = 0; r < tile.rows; ++r) write_row(a, work, r, b.gathered[r]);
 }
 
 // What one partition gave the rows of a work: [rows] maxima, [rows] totals, [rows, head_dim] sums. A row that saw no
@@ -272,7 +281,7 @@ void merge_partials(const PagedAttentionArgs& a, const Work& work, const Partial
       const float* at = first[p].at;
       if (at[rows + r] != 0.0f) merge_row(at[r], at[rows + r], at + 2 * rows + r * a.head_dim, a.head_dim, &row);
     }
-    sm70::kernels().finish_row(row, a.head_dim, output_row(a, work, r));
+    write_row(a, work, r, row);
   }
 }
 
@@ -329,7 +338,7 @@ int run_chunks(const PagedAttentionArgs& a, const std::vector<Work>& works, int6
 
 }  // namespace
 
-SM70_OP(paged_attention_cpu, 2, PagedAttentionArgs) {
+SM70_OP(paged_attention_cpu, 3, PagedAttentionArgs) {
   const PagedAttentionArgs& a = *args;
   if (const int status = check(a)) return status;
   const std::vector<Work> works = plan(a);

@@ -19,7 +19,10 @@ struct PagedCache {
   }
 };
 
-inline int64_t kv_element_bytes(int64_t code) { return code == kKvFloat32 ? 4 : 2; }
+inline int64_t kv_element_bytes(int64_t code) {
+  if (code == kKvFloat32) return 4;
+  return code == kKvFloat16 ? 2 : 1;
+}
 
 }  // namespace sm70
 
