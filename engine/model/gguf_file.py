@@ -69,7 +69,7 @@ class GgufFile:
 def read_gguf(path: Path) -> GgufFile:
     """Read the header and map the tensors. Raises ``ModelFileError`` for what is no whole, known GGUF file."""
     if not path.is_file():
-        raise ModelFileError(f"{path}: no such file; give a .gguf file")
+        raise ModelFileError(f"{path}: no such file; give a .gguf file or a Hugging Face model folder")
     size = path.stat().st_size
     if size < len(MAGIC):
         raise ModelFileError(f"{path}: {size} bytes are no GGUF file; fetch it again")

@@ -1,5 +1,8 @@
 """Gated DeltaNet in plain torch: what each op means, token after token, float32 inside.
 
+Each row is computed by itself: torch rounds an element of a long tensor otherwise than the same element of a short one
+(vector lanes against the scalar rest), and a row's bits must not depend on its neighbours.
+
 State slots, the same for every op: a sequence starts from slot ``initial_slots[b]`` and leaves the state behind its
 token t in slot ``slots[t]`` (-1: not kept), so a speculative round keeps one state for each drafted position. A fresh
 sequence starts from a slot that holds zeros; -1 in ``initial_slots`` is a padded sequence, whose rows are zero.
@@ -45,7 +48,8 @@ def gdn_gates(
     a: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor, dt_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log decay -exp(a_log) softplus(a + dt_bias) (<= 0) and beta = sigmoid(b), [T, Hv] each."""
-    return -a_log.exp() * torch_functional.softplus(a + dt_bias, threshold=20), b.sigmoid()
+    decays = [-a_log.exp() * torch_functional.softplus(row + dt_bias, threshold=20) for row in a]
+    return torch.stack(decays), torch.stack([row.sigmoid() for row in b])
 
 
 def gdn_recurrent(
@@ -65,18 +69,16 @@ def gdn_recurrent(
     j // (Hv / Hk); ``state`` [S, Hv, dv, dk].
     """
     ratio = v.shape[1] // k.shape[1]
-    queries = (_l2_norm(q) * q.shape[-1] ** -0.5).repeat_interleave(ratio, dim=1)
-    keys = _l2_norm(k).repeat_interleave(ratio, dim=1)
-    decay = log_decay.exp()
     out = torch.zeros_like(v)
     for start, end, initial in _sequences(initial_slots, query_start):
         current = state[initial].clone()
         for token in range(start, end):
-            current *= decay[token, :, None, None]
-            read = (current * keys[token, :, None, :]).sum(dim=-1)
-            correction = beta[token, :, None] * (v[token] - read)
-            current += correction[:, :, None] * keys[token, :, None, :]
-            out[token] = (current * queries[token, :, None, :]).sum(dim=-1)
+            query = (_l2_norm(q[token]) * q.shape[-1] ** -0.5).repeat_interleave(ratio, dim=0)
+            key = _l2_norm(k[token]).repeat_interleave(ratio, dim=0)
+            current *= log_decay[token].exp()[:, None, None]
+            correction = beta[token, :, None] * (v[token] - (current * key[:, None, :]).sum(dim=-1))
+            current += correction[:, :, None] * key[:, None, :]
+            out[token] = (current * query[:, None, :]).sum(dim=-1)
             if slots[token] != NOT_KEPT:
                 state[slots[token]] = current
     return out
@@ -84,8 +86,9 @@ def gdn_recurrent(
 
 def gdn_gated_rms_norm(x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """RMSNorm of ``x`` [T, Hv, dv] over a head with ``weight`` [dv], then times silu(``z``)."""
-    scale = torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps)
-    return x * scale * weight * torch_functional.silu(z)
+    scales = [torch.rsqrt(row.pow(2).mean(dim=-1, keepdim=True) + eps) for row in x]
+    gates = [torch_functional.silu(row.contiguous()) for row in z]
+    return x * torch.stack(scales) * weight * torch.stack(gates)
 
 
 def _l2_norm(x: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from engine.errors import ModelFileError
 from engine.llm import LLM
 from engine.model.gguf_file import GgufFile, read_gguf
 from engine.model.tokenizer import ChatTokenizer
+from engine.model.tokenizer_gguf import tokenizer_from_gguf
 from engine.model.weights_gguf import default_model_path
 
 
@@ -31,7 +32,7 @@ def model_file(model_path: Path) -> GgufFile:
 
 @pytest.fixture(scope="session")
 def tokenizer(model_file: GgufFile) -> ChatTokenizer:
-    return ChatTokenizer(model_file.metadata, "the test's model")
+    return tokenizer_from_gguf(model_file.metadata, "the test's model")
 
 
 @pytest.fixture(scope="session")

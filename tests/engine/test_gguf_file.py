@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from engine.errors import ModelFileError
 from engine.model.gguf_file import GgufFile, dequantize, read_gguf
-from engine.model.tokenizer import ChatTokenizer
+from engine.model.tokenizer_gguf import tokenizer_from_gguf
 from engine.model.weights_gguf import default_model_path, llama_config, load_llama
 from engine.ops.functional import PackedQ4_1
 
@@ -20,7 +20,7 @@ from .conftest import write_tiny_model
 
 def load_everything(path: Path) -> None:
     file = read_gguf(path)
-    ChatTokenizer(file.metadata, str(path))
+    tokenizer_from_gguf(file.metadata, str(path))
     load_llama(file)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from engine.errors import InputError, ModelFileError
 from engine.model.gguf_file import GgufFile
 from engine.model.tokenizer import ChatTokenizer, TextStream
+from engine.model.tokenizer_gguf import tokenizer_from_gguf
 
 # Without the few control characters and the unassigned planes whose bytes the vocabulary lacks.
 TEXT = st.text(
@@ -68,7 +69,7 @@ def test_chat_template(tokenizer: ChatTokenizer) -> None:
 
 def test_a_template_that_reaches_out_is_stopped(model_file: GgufFile) -> None:
     template = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
-    hostile = ChatTokenizer({**model_file.metadata, "tokenizer.chat_template": template}, "hostile.gguf")
+    hostile = tokenizer_from_gguf({**model_file.metadata, "tokenizer.chat_template": template}, "hostile.gguf")
     with pytest.raises(ModelFileError, match=r"hostile.gguf: the chat template failed: .*unsafe"):
         hostile.chat_prompt([{"role": "user", "content": "Hi"}])
 
@@ -76,20 +77,20 @@ def test_a_template_that_reaches_out_is_stopped(model_file: GgufFile) -> None:
 def test_a_model_without_a_template_says_so(model_file: GgufFile) -> None:
     metadata = {key: value for key, value in model_file.metadata.items() if key != "tokenizer.chat_template"}
     with pytest.raises(ModelFileError, match="no chat template"):
-        ChatTokenizer(metadata, "x.gguf").chat_prompt([{"role": "user", "content": "Hi"}])
+        tokenizer_from_gguf(metadata, "x.gguf").chat_prompt([{"role": "user", "content": "Hi"}])
 
 
 @pytest.mark.parametrize("key", ["tokenizer.ggml.pre", "tokenizer.ggml.tokens", "tokenizer.ggml.eos_token_id"])
 def test_missing_or_wrong_metadata_is_named(model_file: GgufFile, key: str) -> None:
     with pytest.raises(ModelFileError, match=key):
-        ChatTokenizer({name: value for name, value in model_file.metadata.items() if name != key}, "x.gguf")
+        tokenizer_from_gguf({name: value for name, value in model_file.metadata.items() if name != key}, "x.gguf")
     with pytest.raises(ModelFileError, match=key):
-        ChatTokenizer({**model_file.metadata, key: 1.5}, "x.gguf")
+        tokenizer_from_gguf({**model_file.metadata, key: 1.5}, "x.gguf")
 
 
 def test_an_unknown_pre_tokenizer_is_refused(model_file: GgufFile) -> None:
     with pytest.raises(ModelFileError, match=r"pre-tokenizer 'llama-bpe'; allowed: .*smollm"):
-        ChatTokenizer({**model_file.metadata, "tokenizer.ggml.pre": "llama-bpe"}, "x.gguf")
+        tokenizer_from_gguf({**model_file.metadata, "tokenizer.ggml.pre": "llama-bpe"}, "x.gguf")
 
 
 def test_an_unknown_id_is_refused(tokenizer: ChatTokenizer) -> None:
