@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 import torch
 
-from native import loader
+from native import emulation, loader
+from native.cuda_bindings import launch
 from suites import defects
 from suites.recording import Record
-from suites.targets import CPU, CUDA, Target
+from suites.targets import CPU, CUDA, EMULATED, Target
 
+EMULATION_VARIABLE = "SM70_EMULATION"
 _PLANTED = pytest.StashKey[defects.Defect]()
 
 
@@ -21,17 +26,32 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_PLANTED] = defect
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say loudly that results of this run are about a defect."""
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say loudly that results of this run are about a defect, or about an emulation."""
     defect = config.stash.get(_PLANTED, None)
-    return None if defect is None else f"PLANTED DEFECT {defect.name}: {defect.description}"
+    lines = [] if defect is None else [f"PLANTED DEFECT {defect.name}: {defect.description}"]
+    return [*lines, "SM70 DEVICE CODE IN EMULATION: only cases over devices run"] if _emulation_wanted() else lines
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In the emulation CPU tensors go to the device code, so cases about the CPU ops mean nothing."""
+    if _emulation_wanted():
+        over_devices = [item for item in items if "targets" in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in over_devices])
+        items[:] = over_devices
+
+
+def _emulation_wanted() -> bool:
+    return os.environ.get(EMULATION_VARIABLE, "0") == "1"
 
 
 @pytest.fixture(autouse=True)
-def _planted_runs_are_unfit(pytestconfig: pytest.Config, record: Record) -> None:
+def _unusual_runs_are_unfit(pytestconfig: pytest.Config, record: Record) -> None:
     defect = pytestconfig.stash.get(_PLANTED, None)
     if defect is not None:
         record.unfit(f"planted defect: {defect.name}")
+    if _emulation_wanted():
+        record.unfit("device code ran in the CPU emulation")
 
 
 @pytest.fixture(scope="session")
@@ -42,17 +62,40 @@ def native_library() -> str:
 
 
 @pytest.fixture(scope="session")
-def targets(native_library: str) -> tuple[Target, ...]:
-    """Where a case runs: the CPU always, and the GPU too where there is one.
+def emulated() -> Iterator[bool]:
+    """Whether the SM70 device code runs on the CPU, thread by thread, because SM70_EMULATION=1 asks for it.
+
+    It shows the logic of a kernel (indices, masks, barriers) where there is no GPU and is slow: no part of a usual run.
+    """
+    if not _emulation_wanted():
+        yield False
+        return
+    with launch.emulated(emulation.build()):
+        yield True
+
+
+@pytest.fixture(scope="session")
+def targets(native_library: str, emulated: bool) -> tuple[Target, ...]:
+    """Where a case runs: the CPU always, and the GPU too where there is one; in the emulation, only that.
 
     A case loops over them instead of being parametrised, so that node ids are the same on every machine and worker.
     """
+    if emulated:
+        return (EMULATED,)
     return (CPU, CUDA) if torch.cuda.is_available() else (CPU,)
 
 
 @pytest.fixture
+def sm70(targets: tuple[Target, ...], record: Record) -> Target:
+    """The device that the CUDA ops run on; NOT_RUN where there is none."""
+    if targets[-1] is CPU:
+        record.not_run(f"needs a CUDA device ({EMULATION_VARIABLE}=1 emulates the device code, slowly)")
+    return targets[-1]
+
+
+@pytest.fixture
 def gpu(targets: tuple[Target, ...], record: Record) -> Target:
-    """For cases that only exist on a GPU (capture, streams): NOT_RUN elsewhere."""
+    """For cases that only exist on a GPU (capture, streams, large memory): NOT_RUN elsewhere."""
     if CUDA not in targets:
         record.not_run("needs a CUDA device")
     return CUDA

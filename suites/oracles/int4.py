@@ -49,3 +49,20 @@ def awq(qweight: npt.NDArray[np.int32], qzeros: npt.NDArray[np.int32], scales: F
     factors = np.repeat(scales.astype(np.float64), group, axis=0)
     out: F64 = ((awq_nibbles(qweight) - zeros) * factors).T
     return out
+
+
+def misread_scales(scales: F64, alignment: int, pack: int = 32) -> F64:
+    """What a kernel sees of ``scales [K/g, N]`` when N is padded to ``alignment`` only: the real rule is ``pack``.
+
+    Scales are written in packs of ``pack`` columns, ceil(N / pack) packs a group, but read with the padded N as the row
+    length. Where that is a multiple of ``pack`` both agree; otherwise every group after the first is read from a wrong
+    place. Reads behind the end wrap. Returns ``[K/g, N]`` of the logical width.
+    """
+    groups, n = scales.shape
+    row = -(-n // alignment) * alignment
+    written = np.zeros((groups, -(-row // pack) * pack))
+    written[:, :n] = scales
+    flat = written.reshape(-1)
+    at = np.arange(groups)[:, None] * row + np.arange(n)[None]
+    out: F64 = flat[at % flat.size]
+    return out

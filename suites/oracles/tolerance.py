@@ -139,6 +139,26 @@ def attention(
     return Tolerance(np.where(attended.keys[..., None] > 0, limit, 0.0), f"softmax forward error in {arithmetic.name}")
 
 
+def delta_rule(
+    out: F64, states: F64, initial: F64, values: F64, key_dim: int, arithmetic: Arithmetic = FP32
+) -> tuple[Tolerance, Tolerance]:
+    """Bounds of the gated delta rule's output ``[T, Hv, dv]`` and states ``[T, Hv, dv, dk]``, by norms of state rows.
+
+    One step is S <- decay S (I - beta k k^T) + beta v k^T with |k| <= 1, beta and decay <= 1: it carries an error of
+    the state on without growing it and adds gamma(2 dk + 16) (2 |S| + 2 |v|) of its own (normalising k and q, two dot
+    products, the exp, the update). An output is S q with |q| <= dk^-1/2 and one more dot product. The chunked form does
+    the same sums in another order and solves a unit triangular system of 64 rows, gamma(64) more.
+    """
+    before = np.concatenate([initial[None], states[:-1]])
+    rows = np.maximum(np.linalg.norm(before, axis=-1), np.linalg.norm(states, axis=-1))
+    own = gamma(2 * key_dim + 16 + 64, arithmetic.accumulate) * (2 * rows + 2 * np.abs(values))
+    carried = np.cumsum(own, axis=0)
+    error = (carried + gamma(2 * key_dim + 16, arithmetic.accumulate) * rows) * key_dim**-0.5
+    source = f"norms of {key_dim}-wide state rows, errors of all steps added, in {arithmetic.name}"
+    state_limit = np.broadcast_to(carried[..., None] + arithmetic.floor, states.shape)
+    return Tolerance(_stored(error, out, arithmetic), source), Tolerance(np.array(state_limit), source)
+
+
 def exact(value: F64) -> Tolerance:
     """No difference at all."""
     return Tolerance(np.zeros_like(value), "exact")

@@ -44,3 +44,14 @@ def test_awq_subtracts_zeros_per_group_and_transposes() -> None:
 def test_awq_top_nibble_is_unsigned() -> None:
     word = np.array([[0xF0000000]], dtype=np.uint32).view(np.int32)
     assert int4.awq_nibbles(word).tolist() == [[0, 0, 0, 0, 0, 0, 0, 15]]
+
+
+def test_scales_are_misread_only_where_the_padded_width_breaks_a_pack() -> None:
+    scales = np.arange(2 * 48, dtype=np.float64).reshape(2, 48)
+    seen = int4.misread_scales(scales, alignment=16)
+    assert seen[0].tolist() == scales[0].tolist()
+    assert seen[1, :3].tolist() == [0.0, 0.0, 0.0]  # the padding of group 0, which is 64 wide as written
+    assert seen[1, 16:].tolist() == scales[1, :32].tolist()
+    assert int4.misread_scales(scales, alignment=32).tolist() == scales.tolist()
+    hidden = np.ones((3, 24))
+    assert int4.misread_scales(hidden, alignment=16).tolist() == hidden.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from suites.oracles import attention, dense, judge, tolerance
+from suites.oracles import attention, dense, gdn, judge, tolerance
 
 
 def test_gamma() -> None:
@@ -111,3 +111,35 @@ def test_fp16_storage_widens_to_half_an_ulp() -> None:
 def test_cast_adds_one_rounding() -> None:
     out = tolerance.cast(tolerance.exact(np.array([2.0])), np.array([2.0]), 2.0**-11, 2.0**-25)
     assert out.limit[0] == pytest.approx(2.0**-10, rel=1e-3)
+
+
+def test_delta_rule_bound_holds_in_fp32_and_sees_a_late_decay() -> None:
+    """The recurrence in float32 stays inside; decaying after the read does not."""
+    rng = np.random.default_rng(5)
+    tokens, dim = 40, 32
+    q, k, v = (rng.normal(size=(tokens, 1, dim)) for _ in range(3))
+    decay, beta = -rng.uniform(0.01, 0.5, size=(tokens, 1)), rng.uniform(0.1, 0.9, size=(tokens, 1))
+    initial = rng.normal(size=(1, dim, dim))
+    out, states = gdn.recurrence(q, k, v, decay, beta, initial)
+    out_limit, state_limit = tolerance.delta_rule(out, states, initial, v, dim)
+    for late in (False, True):
+        state = initial[0].astype(np.float32)
+        unit_k, unit_q = gdn.l2_norm(k).astype(np.float32), (gdn.l2_norm(q) * dim**-0.5).astype(np.float32)
+        single = np.zeros((tokens, 1, dim), dtype=np.float32)
+        for t in range(tokens):
+            alpha = np.float32(np.exp(decay[t, 0]))
+            if not late:
+                state = alpha * state
+            delta = np.float32(beta[t, 0]) * (v[t, 0].astype(np.float32) - state @ unit_k[t, 0])
+            state = (alpha * state if late else state) + np.outer(delta, unit_k[t, 0])
+            single[t, 0] = state @ unit_q[t, 0]
+        if late:
+            with pytest.raises(AssertionError, match="out of bound"):
+                judge.assert_within(single.astype(float), out, out_limit, "late decay")
+        else:
+            judge.assert_within(single.astype(float), out, out_limit, "fp32")
+            judge.assert_within(state.astype(float)[None], states[-1], _last(state_limit), "state")
+
+
+def _last(limit: tolerance.Tolerance) -> tolerance.Tolerance:
+    return tolerance.Tolerance(limit.limit[-1], limit.source)
