@@ -201,6 +201,14 @@ def tp_admission(session: nox.Session) -> None:
 
 
 @nox.session
+def nightly(session: nox.Session) -> None:
+    """Every scope there is, sealed and judged: what a GPU machine runs at night."""
+    for scope in ("kernels", "sampling", "routing", "tp_admission"):
+        _scope(session, scope, needs_model=False)
+    _scope(session, "latency", needs_model=True)
+
+
+@nox.session
 def bundle(session: nox.Session) -> None:
     """Seal this call's run (or `-- RUN_DIR`), compare it with the committed baseline, print the verdict."""
     global _gate_code
