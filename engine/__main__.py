@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from engine.result import GenerationResult
 
 EXIT_OK = 0
+EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
@@ -38,7 +39,8 @@ round; milliseconds a round (prefill and the first token are outside); tokens a 
 SHA-256 over the token ids (first 16 digits); why the reply ended: "stop" by itself, "length" at the limit.
 
 environment: SM70_MODEL is the default of --model, SM70_THREADS of --threads.
-exit codes: 0 ended by itself or at the limit, 2 input that cannot be used, 130 interrupted (figures so far are shown).
+exit codes: 0 ended by itself or at the limit, 1 the model gave no usable logits, 2 input that cannot be used,
+130 interrupted (figures so far are shown).
 """
 
 
@@ -94,6 +96,9 @@ def _reply(options: argparse.Namespace, config: EngineConfig, params: SamplingPa
         code = EXIT_INTERRUPTED
     result = generation.result()
     print(json.dumps(_record(result, llm), indent=2) if options.json else f"\n\n{figures(result)}", flush=True)
+    if result.error is not None:
+        print(f"error: {result.error}", file=sys.stderr)
+        return EXIT_FAILED
     return code
 
 
@@ -116,6 +121,7 @@ def _record(result: GenerationResult, llm: LLM) -> dict[str, Any]:
         "token_ids": result.token_ids,
         "tokens_sha256": result.tokens_sha256,
         "finish_reason": result.finish_reason,
+        "error": result.error,
         "seed": result.seed,
         "rounds": result.rounds,
         "emitted_per_round": result.emitted_per_round,

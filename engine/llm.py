@@ -18,7 +18,7 @@ from engine.scheduler import Scheduler
 from engine.steps.commit import commit
 from engine.steps.draft import LookupSettings, draft
 from engine.steps.prefill import PrefillChunk, prefill
-from engine.steps.records import Proposal
+from engine.steps.records import Fault, Proposal, Verification
 from engine.steps.reject import reject
 from engine.steps.verify import VerifyItem, verify
 
@@ -85,18 +85,24 @@ class LLM:
                 if verification is None:
                     run.sequence.commit(count)
                 else:
-                    acceptance = reject(Proposal(), verification, run.noise)
-                    committed = commit(run.sequence, run.request, acceptance, first_rows=count)
-                    run.record(acceptance, committed, time.perf_counter())
+                    self._reject_and_commit(run, Proposal(), verification, first_rows=count)
         if plan.decode:
             items = [VerifyItem(run.sequence, run.request.params, self._draft(run)) for run in plan.decode]
             for run, item, verification in zip(plan.decode, items, verify(self.runner, items), strict=True):
-                acceptance = reject(item.proposal, verification, run.noise)
-                committed = commit(run.sequence, run.request, acceptance)
-                run.record(acceptance, committed, time.perf_counter())
+                self._reject_and_commit(run, item.proposal, verification)
         for run in plan.everyone:
             if run.finished:
                 self.withdraw(run)
+
+    def _reject_and_commit(
+        self, run: Run, proposal: Proposal, verification: Verification | Fault, first_rows: int = 1
+    ) -> None:
+        if isinstance(verification, Fault):
+            run.fail(verification)
+            return
+        acceptance = reject(proposal, verification, run.noise)
+        committed = commit(run.sequence, run.request, acceptance, first_rows)
+        run.record(acceptance, committed, time.perf_counter())
 
     def withdraw(self, run: Run) -> None:
         """Take a request out, finished or not, and hand its blocks back; nothing happens when it is out already."""

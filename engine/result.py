@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from engine.request import Request
-from engine.steps.records import Acceptance, Committed, FinishReason
+from engine.steps.records import Acceptance, Committed, Fault, FinishReason
 from engine.token_hash import tokens_sha256
 
 
@@ -26,6 +26,15 @@ class GenerationResult:
     acceptance_histogram: tuple[int, ...]
     arrival_ts: float
     token_ts: tuple[float, ...]  # of the first token, then of the last token of each round
+    error: str | None = None  # why the request failed, exactly where the finish reason is "error"
+
+    def __post_init__(self) -> None:
+        if (self.error is None) == (self.finish_reason is FinishReason.ERROR):
+            raise ValueError(f"finish reason {self.finish_reason} with error {self.error!r}; allowed: both or neither")
+        if len(self.token_ts) != self.rounds + bool(self.token_ids):
+            raise ValueError(
+                f"{len(self.token_ts)} times for {self.rounds} rounds; allowed: one more, the first token's"
+            )
 
     @property
     def rounds(self) -> int:
@@ -63,47 +72,68 @@ class GenerationResult:
         return tokens_sha256(self.token_ids)
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The end of prefill (``accepted`` None) or of one round."""
+
+    committed: Committed
+    accepted: int | None
+    ts: float
+
+
 @dataclass(slots=True)
 class Recorder:
-    """Collects what a `GenerationResult` states while the request runs."""
+    """Collects what a `GenerationResult` states while the request runs.
+
+    Each step adds one entry, so that an interrupt between any two instructions leaves a record that holds together.
+    """
 
     request: Request
     arrival_ts: float
     max_drafts: int
-    token_ids: list[int] = field(default_factory=list)
-    token_ts: list[float] = field(default_factory=list)
-    emitted: list[int] = field(default_factory=list)
-    histogram: list[int] = field(init=False)
-    finish_reason: FinishReason | None = None
+    fault: Fault | None = None
+    _entries: list[_Entry] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.histogram = [0] * (self.max_drafts + 1)
+    @property
+    def begun(self) -> bool:
+        """Whether the first token is there."""
+        return bool(self._entries)
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why the request ended, or None while it has not."""
+        if self.fault is not None:
+            return FinishReason.ERROR
+        return self._entries[-1].committed.finish_reason if self._entries else None
 
     def first_token(self, committed: Committed, now: float) -> None:
         """The end of prefill."""
-        self._add(committed, now)
+        self._entries.append(_Entry(committed, None, now))
 
     def round(self, acceptance: Acceptance, committed: Committed, now: float) -> None:
-        """The end of one round."""
-        self.emitted.append(len(committed.token_ids))
-        self.histogram[min(len(acceptance.accepted), len(committed.token_ids))] += 1
-        self._add(committed, now)
+        """The end of one round. A draft that was accepted behind the reply's last token did not become text."""
+        accepted = min(len(acceptance.accepted), len(committed.token_ids))
+        self._entries.append(_Entry(committed, accepted, now))
+
+    def fail(self, fault: Fault) -> None:
+        """The end, without a token."""
+        self.fault = fault
 
     def result(self, text: str) -> GenerationResult:
         """What there is so far; without a finish reason it counts as aborted."""
+        histogram = [0] * (self.max_drafts + 1)
+        rounds = [entry for entry in self._entries if entry.accepted is not None]
+        for entry in rounds:
+            histogram[entry.accepted or 0] += 1
         return GenerationResult(
             prompt_token_ids=self.request.prompt_token_ids,
-            token_ids=tuple(self.token_ids),
+            token_ids=tuple(token_id for entry in self._entries for token_id in entry.committed.token_ids),
             text=text,
             finish_reason=self.finish_reason or FinishReason.ABORTED,
             seed=self.request.seed,
-            emitted=tuple(self.emitted),
-            acceptance_histogram=tuple(self.histogram),
+            emitted=tuple(len(entry.committed.token_ids) for entry in rounds),
+            acceptance_histogram=tuple(histogram),
             arrival_ts=self.arrival_ts,
-            token_ts=tuple(self.token_ts),
+            token_ts=tuple(entry.ts for entry in self._entries),
+            error=None if self.fault is None else self.fault.reason,
         )
-
-    def _add(self, committed: Committed, now: float) -> None:
-        self.token_ids += committed.token_ids
-        self.token_ts.append(now)
-        self.finish_reason = committed.finish_reason

@@ -9,7 +9,7 @@ from engine.request import Request
 from engine.result import GenerationResult, Recorder
 from engine.sampling.random import Purpose, random_bits
 from engine.state.sequence import SequenceState
-from engine.steps.records import Acceptance, Committed, unit_interval
+from engine.steps.records import Acceptance, Committed, Fault, unit_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,22 @@ class Run:
     @property
     def drafts_allowed(self) -> int:
         """Drafts beyond the last token that may be emitted would be verified for nothing."""
-        return self.request.max_tokens - len(self.recorder.token_ids) - 1
+        return self.request.max_tokens - self.sequence.num_emitted - 1
 
     def record(self, acceptance: Acceptance, committed: Committed, now: float) -> None:
         """Take note of a first token or of a round; a finished text gives up its last incomplete character."""
-        if self.recorder.token_ids:
+        if self.recorder.begun:
             self.recorder.round(acceptance, committed, now)
         else:
             self.recorder.first_token(committed, now)
         self.text += self.text_stream.push(committed.token_ids)
         if self.finished:
             self.text += self.text_stream.finish()
+
+    def fail(self, fault: Fault) -> None:
+        """End with an error; what was emitted stays."""
+        self.recorder.fail(fault)
+        self.text += self.text_stream.finish()
 
     def result(self) -> GenerationResult:
         """What there is so far."""

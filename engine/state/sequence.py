@@ -65,8 +65,13 @@ class SequenceState:
         A fresh request prefills its whole prompt and the last row samples the first token. One that starts again after
         ``release`` already has its anchor, which the next round computes.
         """
-        has_anchor = len(self.token_ids) > self.num_prompt
+        has_anchor = self.num_emitted > 0
         return len(self.token_ids) - has_anchor - self.num_computed
+
+    @property
+    def num_emitted(self) -> int:
+        """How many tokens follow the prompt."""
+        return len(self.token_ids) - self.num_prompt
 
     @property
     def emitted(self) -> array[int]:

@@ -12,7 +12,7 @@ def commit(sequence: SequenceState, request: Request, acceptance: Acceptance, fi
 
     ``first_rows`` are the reserved rows in front of the drafts: the anchor, or the chunk that ended the prompt.
     """
-    left = request.max_tokens - (len(sequence.token_ids) - sequence.num_prompt)
+    left = request.max_tokens - sequence.num_emitted
     kept = _until_stop(acceptance.emitted[:left], request.stop_token_ids)
     # The last token is the next anchor: its row is the first of the next round.
     sequence.commit(first_rows + len(kept) - 1, kept)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +12,9 @@ from engine.request import SamplingParams
 from engine.sampling.cutoffs import RowSettings, plan_cutoffs, row_faults
 from engine.sampling.distributions import target_probs, token_weights
 from engine.sampling.sampler import greedy
-from engine.steps.records import DraftLaw, PointLaw, TargetLaw, TokenLaw
+from engine.steps.records import DraftLaw, Fault, PointLaw, TargetLaw, TokenLaw, Verification
 
 _NO_TOKEN = -1
-
-
-class BadLogits(RuntimeError):
-    """A row of logits that no token may be drawn from (NaN, +inf, nothing finite)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,24 +51,21 @@ class LogitsLaw:
         return TokenLaw(kept, probs[kept]).residual(draft)
 
 
-def target_laws(logits: torch.Tensor, params: SamplingParams) -> tuple[TargetLaw, ...]:
-    """The law of each row of one request, logits f32 [rows, V]. Raises ``BadLogits`` for a row with no law."""
+def verification_of(first_position: int, logits: torch.Tensor, params: SamplingParams) -> Verification | Fault:
+    """The law of each row of one request, logits f32 [rows, V], or why a row has none; other requests are untouched."""
     if params.greedy:
         best = greedy(logits).tolist()
         if _NO_TOKEN in best:
-            raise BadLogits(f"row {best.index(_NO_TOKEN)} has NaN, +inf or nothing finite; nothing is sampled from it")
-        return tuple(PointLaw(token_id) for token_id in best)
+            return Fault(f"the logits of position {first_position + best.index(_NO_TOKEN)} are not finite")
+        return Verification(first_position, tuple(PointLaw(token_id) for token_id in best))
     settings = RowSettings.of([params] * len(logits))
     plan = plan_cutoffs(logits, settings)
-    _refuse_faults(row_faults(plan))
+    for row, fault in enumerate(row_faults(plan)):
+        if fault is not None:
+            return Fault(f"position {first_position + row}: {fault}")
     temperature = settings.temperature
-    return tuple(
+    laws = (
         LogitsLaw(logits[row, None], plan[row, None], None if temperature is None else temperature[row, None])
         for row in range(len(logits))
     )
-
-
-def _refuse_faults(faults: Sequence[str | None]) -> None:
-    for row, fault in enumerate(faults):
-        if fault is not None:
-            raise BadLogits(f"row {row}: {fault}; nothing is sampled from it")
+    return Verification(first_position, tuple(laws))

@@ -10,8 +10,8 @@ import torch
 from engine.model.runner import ModelRunner, SequenceRows
 from engine.request import SamplingParams
 from engine.state.sequence import SequenceState
-from engine.steps.laws import target_laws
-from engine.steps.records import Verification
+from engine.steps.laws import verification_of
+from engine.steps.records import Fault, Verification
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +32,7 @@ class PrefillChunk:
         return self.sequence.num_computed + self.count == len(self.sequence.token_ids)
 
 
-def prefill(runner: ModelRunner, chunks: Sequence[PrefillChunk]) -> list[Verification | None]:
+def prefill(runner: ModelRunner, chunks: Sequence[PrefillChunk]) -> list[Verification | Fault | None]:
     """Compute one chunk of each sequence in one forward; reserves the rows, commits nothing.
 
     Returns, for each chunk that ends a prompt, the verification of an empty proposal; None for the others.
@@ -40,7 +40,7 @@ def prefill(runner: ModelRunner, chunks: Sequence[PrefillChunk]) -> list[Verific
     batch = [_rows(chunk) for chunk in chunks]
     logits = iter(torch.split(runner.forward(batch), 1))
     return [
-        Verification(len(chunk.sequence.token_ids), target_laws(next(logits), chunk.params)) if chunk.samples else None
+        verification_of(len(chunk.sequence.token_ids), next(logits), chunk.params) if chunk.samples else None
         for chunk in chunks
     ]
 

@@ -150,6 +150,13 @@ class Verification:
             raise ValueError("a verification without rows; allowed: K+1 rows, one at least")
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """In place of a verification: no token may be drawn for this request, and why."""
+
+    reason: str
+
+
 class LastToken(StrEnum):
     """Where the last token of a round comes from."""
 
@@ -177,6 +184,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # a stop token, which is part of the tokens
     LENGTH = "length"  # max_tokens, or the context is full
     ABORTED = "aborted"  # the caller went away; the result holds what there was
+    ERROR = "error"  # no further token can be drawn; the result says why
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from engine.model.runner import ModelRunner, SequenceRows
 from engine.request import SamplingParams
 from engine.state.sequence import SequenceState
-from engine.steps.laws import target_laws
-from engine.steps.records import Proposal, Verification
+from engine.steps.laws import verification_of
+from engine.steps.records import Fault, Proposal, Verification
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,15 +21,15 @@ class VerifyItem:
     proposal: Proposal
 
 
-def verify(runner: ModelRunner, items: Sequence[VerifyItem]) -> list[Verification]:
+def verify(runner: ModelRunner, items: Sequence[VerifyItem]) -> list[Verification | Fault]:
     """Run the anchor and the drafts of every sequence in one forward; reserves K+1 rows each, commits nothing."""
     batch = [_rows(item) for item in items]
     logits = runner.forward(batch)
-    verifications, end = [], 0
+    verifications: list[Verification | Fault] = []
+    end = 0
     for item, rows in zip(items, batch, strict=True):
         start, end = end, end + rows.num_logits
-        laws = target_laws(logits[start:end], item.params)
-        verifications.append(Verification(len(item.sequence.token_ids), laws))
+        verifications.append(verification_of(len(item.sequence.token_ids), logits[start:end], item.params))
     return verifications
 
 

@@ -239,3 +239,30 @@ def test_damaged_tokenizers_are_refused(tmp_path: Path, name: str, content: str 
         (tmp_path / name).write_text(content)
     with pytest.raises(ModelFileError, match=message):
         LLM(EngineConfig(model=tmp_path))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_request_without_usable_logits_fails_alone(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, temperature: float
+) -> None:
+    forward = llm.runner.forward
+
+    def poisoned(batch: list[SequenceRows]) -> torch.Tensor:
+        logits = forward(batch)
+        first = 0
+        for rows in batch:
+            if rows.num_logits and 77 in rows.token_ids[-1:]:
+                logits[first + rows.num_logits - 1, 3] = float("nan")
+            first += rows.num_logits
+        return logits
+
+    params = SamplingParams(max_tokens=9, temperature=temperature, seed=4, stop_token_ids=())
+    alone = llm.generate(PROMPT, params)
+    monkeypatch.setattr(llm.runner, "forward", poisoned)
+    failed, other = llm.generate_batch([[5, 6, 77], PROMPT], params)
+    assert failed.finish_reason == "error"
+    assert failed.error is not None
+    assert "position 3" in failed.error
+    assert failed.token_ids == ()
+    assert other.token_ids == alone.token_ids
+    assert llm.pool.num_free == llm.pool.num_blocks - 1

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from engine.request import Request, SamplingParams
 from engine.result import Recorder
-from engine.steps.records import Acceptance, Committed, FinishReason, LastToken
+from engine.steps.records import Acceptance, Committed, Fault, FinishReason, LastToken
 
 REQUEST = Request(0, (1, 2), SamplingParams(), seed=5, max_tokens=9, stop_token_ids=frozenset())
 
@@ -50,3 +52,16 @@ def test_what_did_not_end_was_aborted() -> None:
     result = recorder().result("")
     assert result.finish_reason is FinishReason.ABORTED
     assert result.ttft_s is None
+
+
+def test_a_request_that_failed_says_why() -> None:
+    record = recorder()
+    record.first_token(Committed((7,), None), 11.0)
+    record.fail(Fault("position 3: the logits contain NaN"))
+    result = record.result("x")
+    assert (result.finish_reason, result.error) == ("error", "position 3: the logits contain NaN")
+    assert result.token_ids == (7,)
+    with pytest.raises(ValueError, match="finish reason error with error None; allowed: both or neither"):
+        dataclasses.replace(result, error=None)
+    with pytest.raises(ValueError, match="1 times for 2 rounds; allowed: one more"):
+        dataclasses.replace(result, emitted=(1, 1))
