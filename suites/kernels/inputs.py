@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from suites.oracles.arrays import I64, U8
-from suites.targets import Target
+from suites.oracles import fp8
+from suites.oracles.arrays import F64, I64, U8
+from suites.targets import Target, f64
 
 F32 = npt.NDArray[np.float32]
 
 # SmolLM2-135M: the model that the suites run for real.
 HIDDEN, MLP, Q_HEADS, KV_HEADS, HEAD_DIM, VOCAB = 576, 1536, 9, 3, 64, 49152
+FP8_DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 QKV = (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM
 
 
@@ -90,6 +92,20 @@ def paged(
             storage[table[row, index], :, :live] = normal(rng, 2, live, kv_heads, head_dim)
     cache = target.put(storage, dtype)
     return Paged(cache[:, 0], cache[:, 1], target.put(table), target.put(np.array(lengths, dtype=np.int32)))
+
+
+def fp8_tensor(codes: U8, fmt: str, target: Target) -> torch.Tensor:
+    """8-bit codes as a tensor of torch's FP8 dtype on the device."""
+    return torch.from_numpy(codes.copy()).view(FP8_DTYPES[fmt]).to(target.name)
+
+
+def as_fp8(pages: Paged, name: str, scales: tuple[float, float]) -> tuple[Paged, F64, F64]:
+    """``pages`` in an FP8 cache, encoded by the oracle as value / scale, and the keys and values it decodes to."""
+    fmt = next(fmt for fmt in fp8.FORMATS if fmt.name == name)
+    codes = [fp8.encode(f64(part) / scale, fmt) for part, scale in zip((pages.k, pages.v), scales, strict=True)]
+    cache = torch.from_numpy(np.stack(codes, axis=1)).view(FP8_DTYPES[name]).to(pages.k.device)
+    keys, values = (fp8.decode(part, fmt, scale) for part, scale in zip(codes, scales, strict=True))
+    return Paged(cache[:, 0], cache[:, 1], pages.block_table, pages.seq_lens), keys, values
 
 
 def query_start(target: Target, query_lengths: tuple[int, ...]) -> torch.Tensor:

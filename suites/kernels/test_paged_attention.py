@@ -11,7 +11,7 @@ import torch
 
 from engine.ops import functional
 from suites.kernels import accuracy, inputs
-from suites.oracles import attention, judge, tolerance
+from suites.oracles import attention, fp8, judge, tolerance
 from suites.recording import Record
 from suites.targets import CPU, Target, array, f64
 
@@ -31,11 +31,19 @@ class Shape:
     block_size: int = 16
     causal: bool = True
     window: tuple[int, int] = FULL
+    cache: str = "activations"
 
     def __str__(self) -> str:
         mask = ("c" if self.causal else "n") + ("" if self.window == FULL else f"w{self.window[0]},{self.window[1]}")
         lengths, queries = (",".join(map(str, numbers)) for numbers in (self.lengths, self.queries))
-        return f"L{lengths}-q{queries}-h{self.heads[0]}:{self.heads[1]}-d{self.head_dim}-b{self.block_size}-{mask}"
+        cache = "" if self.cache == "activations" else f"{self.cache}-"
+        heads = f"h{self.heads[0]}:{self.heads[1]}"
+        return f"{cache}L{lengths}-q{queries}-{heads}-d{self.head_dim}-b{self.block_size}-{mask}"
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """k_scale and v_scale of an FP8 cache."""
+        return (1.0, 1.0) if self.cache == "activations" else (0.5, 2.0)
 
 
 DECODE = [
@@ -60,6 +68,11 @@ PREFILL = [
     Shape((5, 64, 33), (5, 40, 33)),
     Shape((129,), (129,), head_dim=16, heads=(2, 1)),
 ]
+FP8 = [
+    Shape((300, 17), (8, 1), cache=cache, head_dim=head_dim, block_size=block_size)
+    for cache in ("e4m3", "e5m2")
+    for head_dim, block_size in ((64, 16), (128, 784), (256, 16))
+]
 MASKS = [
     Shape((300, 40), (8, 40), window=(16, -1)),
     Shape((300,), (8,), window=(0, -1)),
@@ -72,7 +85,12 @@ MASKS = [
 
 
 def _run(
-    target: Target, shape: Shape, cache: inputs.Paged, q: torch.Tensor, out: torch.Tensor | None = None
+    target: Target,
+    shape: Shape,
+    cache: inputs.Paged,
+    q: torch.Tensor,
+    out: torch.Tensor | None = None,
+    partition: int | None = None,
 ) -> torch.Tensor:
     return functional.paged_attention(
         q,
@@ -84,6 +102,9 @@ def _run(
         scale=1 / math.sqrt(shape.head_dim),
         causal=shape.causal,
         window=shape.window,
+        k_scale=shape.scales[0],
+        v_scale=shape.scales[1],
+        partition=partition,
         out=out,
     )
 
@@ -97,11 +118,14 @@ def _data(target: Target, shape: Shape, **cache: object) -> tuple[inputs.Paged, 
 
 def _check(target: Target, shape: Shape, record: Record | None = None, **cache: object) -> None:
     pages, q = _data(target, shape, **cache)
+    keys, values = f64(pages.k), f64(pages.v)
+    if shape.cache != "activations":
+        pages, keys, values = inputs.as_fp8(pages, shape.cache, shape.scales)
     out = _run(target, shape, pages, q, target.unwritten(*q.shape))
     expected = attention.paged_attention(
         f64(q),
-        f64(pages.k),
-        f64(pages.v),
+        keys,
+        values,
         array(pages.block_table),
         array(pages.seq_lens),
         np.concatenate([[0], np.cumsum(shape.queries)]),
@@ -141,6 +165,57 @@ def test_masks(targets: tuple[Target, ...], record: Record, shape: Shape) -> Non
     """Sliding windows and non-causal blocks, at their inclusive edges."""
     for target in targets:
         _check(target, shape, record)
+
+
+@pytest.mark.parametrize("shape", FP8, ids=str)
+def test_fp8_cache(targets: tuple[Target, ...], record: Record, shape: Shape) -> None:
+    """Against the same decoded cache: arithmetic error only, quantisation has its own cases."""
+    for target in targets:
+        _check(target, shape, record)
+
+
+@pytest.mark.parametrize("fmt", fp8.FORMATS, ids=lambda fmt: fmt.name)
+def test_every_finite_code_is_decoded_exactly(targets: tuple[Target, ...], fmt: fp8.Fp8Format) -> None:
+    """One key a sequence has weight 1, so its output is its value: all 256 codes but those that are no number."""
+    finite = np.flatnonzero(np.isfinite(fmt.table())).astype(np.uint8)
+    codes = np.resize(finite, 256).reshape(4, 1, 1, 64)
+    for target in targets:
+        values = inputs.fp8_tensor(codes, fmt.name, target)
+        out = functional.paged_attention(
+            target.put(np.zeros((4, 1, 64))),
+            inputs.fp8_tensor(np.zeros_like(codes), fmt.name, target),
+            values,
+            target.put(np.arange(4, dtype=np.int32)[:, None]),
+            target.put(np.ones(4, dtype=np.int32)),
+            inputs.query_start(target, (1, 1, 1, 1)),
+            scale=1.0,
+            out=target.unwritten(4, 1, 64),
+        )
+        exact = fp8.decode(codes, fmt).reshape(4, 1, 64)
+        judge.assert_within(f64(out), exact, tolerance.exact(exact), f"{target.name} {fmt.name}")
+
+
+@pytest.mark.parametrize("partition", [64, 128, 256])
+def test_partitions_are_merged_in_order(targets: tuple[Target, ...], partition: int) -> None:
+    """Any cut along the keys stays inside the bound, and keeps its bits from launch to launch."""
+    shape = Shape((300, 64, 65, 1), (1, 1, 1, 1))
+    for target in targets:
+        pages, q = _data(target, shape)
+        out = _run(target, shape, pages, q, target.unwritten(*q.shape), partition)
+        half_weights = target.activations is torch.float16
+        expected = attention.paged_attention(
+            f64(q),
+            f64(pages.k),
+            f64(pages.v),
+            array(pages.block_table),
+            array(pages.seq_lens),
+            np.arange(5),
+            scale=1 / math.sqrt(shape.head_dim),
+        )
+        limit = tolerance.attention(expected, shape.head_dim, target.arithmetic, half_weights=half_weights)
+        judge.assert_within(f64(out), expected.out, limit, f"{target.name} partitions of {partition}")
+        again = _run(target, shape, pages, q, target.unwritten(*q.shape), partition)
+        judge.assert_bits_equal(array(again), array(out), f"{target.name} partitions of {partition}")
 
 
 def test_half_precision_cache(native_library: str) -> None:
@@ -235,6 +310,8 @@ WRONG: list[tuple[dict[str, object], str]] = [
     ({"q": torch.zeros(2, 4, 8)}, "8"),
     ({"q": torch.zeros(2, 4, 16, dtype=torch.bfloat16)}, "bfloat16"),
     ({"scale": float("nan")}, "nan"),
+    ({"k_scale": 0.0}, "0.0"),
+    ({"partition": 17}, "17"),
     ({"window": (-2, 0)}, "-2"),
     ({"v_cache": torch.zeros(4, 16, 2, 16, dtype=torch.float16)}, "float16"),
     ({"out": torch.zeros(2, 4, 17)}, "17"),

@@ -11,7 +11,7 @@ import torch
 
 from native import ops_cuda
 from suites.kernels import inputs
-from suites.oracles import attention, fp8, judge, tolerance
+from suites.oracles import attention, judge, tolerance
 from suites.oracles.arrays import F64
 from suites.oracles.attention import Attended
 from suites.targets import Target, array, f64
@@ -113,12 +113,8 @@ def _inputs(target: Target, shape: Shape, poison: float = float("nan")) -> Input
     k, v = plain.k, plain.v
     k_values, v_values = f64(k), f64(v)
     if shape.cache != "f16":
-        fmt = next(fmt for fmt in fp8.FORMATS if fmt.name == shape.cache)
-        storage_dtype = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}[shape.cache]
-        codes = [fp8.encode(part / scale, fmt) for part, scale in zip((k_values, v_values), shape.scales, strict=True)]
-        both = torch.from_numpy(np.stack(codes, axis=1)).view(storage_dtype).to(target.name)
-        k, v = both[:, 0], both[:, 1]
-        k_values, v_values = (fp8.decode(part, fmt, s) for part, s in zip(codes, shape.scales, strict=True))
+        encoded, k_values, v_values = inputs.as_fp8(plain, shape.cache, shape.scales)
+        k, v = encoded.k, encoded.v
     anchors = None if shape.anchors is None else target.put(np.array(shape.anchors, dtype=np.int32))
     start = inputs.query_start(target, shape.queries)
     return Inputs(q, k, v, plain.block_table, plain.seq_lens, start, anchors, k_values, v_values)
