@@ -83,14 +83,9 @@ def scene(
     )
     rng = inputs.generator(*queries, *lengths, request.head_dim, request.q_heads)
     stored = STORED.get(request.kv_dtype)
+    spare = 3 if request.page_size < 256 else 1
     pages = inputs.paged(
-        rng,
-        target,
-        lengths,
-        request.page_size,
-        request.kv_heads,
-        request.head_dim,
-        poison=0.0 if stored else float("nan"),
+        rng, target, lengths, request.page_size, request.kv_heads, request.head_dim, spare_blocks=spare
     )
     k, v = pages.k, pages.v
     keys, values = f64(k), f64(v)

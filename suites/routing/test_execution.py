@@ -25,6 +25,7 @@ pytestmark = pytest.mark.group("routing: execution")
 E5M2, E4M3 = "fp8_e5m2", "fp8_e4m3"
 CHUNK = {"gather_min_q": 1024, "gather_min_kv": 1088}
 SHORT = {"smallq_xqa_min_seq": 300}
+SCALES = {"k_scale": 0.5, "v_scale": 2.0}  # powers of two: a decoded code times its scale is still exact
 
 # id -> route, phase, query lengths, KV lengths, axes: requests that the policy itself sends down the route.
 DECIDED: dict[str, tuple[Route, str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -74,6 +75,51 @@ DECIDED: dict[str, tuple[Route, str, tuple[int, ...], tuple[int, ...], dict[str,
         (300,),
         (300,),
         {"q_heads": 9, "kv_heads": 3, "head_dim": 64, "scale": 0.125},
+    ),
+    "decode_xqa-e4m3": (Route.DECODE_XQA, "decode", (1,), (1025,), {"kv_dtype": E4M3, "page_size": 1648, **SCALES}),
+    "decode_xqa-e5m2": (
+        Route.DECODE_XQA,
+        "decode",
+        (1,),
+        (600,),
+        {"kv_dtype": E5M2, "page_size": 1616, "fp8_xqa_min_seq": 500},
+    ),
+    "decode_scalar-e5m2": (Route.DECODE_SCALAR, "decode", (1, 1), (300, 17), {"kv_dtype": E5M2, **SCALES}),
+    "decode_scalar-e4m3": (Route.DECODE_SCALAR, "decode", (1,), (300,), {"kv_dtype": "fp8", "q_heads": 8}),
+    "smallq_xqa-mtp5": (
+        Route.SMALLQ_XQA,
+        "verify",
+        (5,),
+        (600,),
+        {"kv_dtype": E5M2, "page_size": 1616, "grouped_verify": False, "fp8_xqa_min_seq": 500, **SHORT},
+    ),
+    "grouped_verify-e4m3": (
+        Route.GROUPED_VERIFY,
+        "verify",
+        (8,),
+        (1032,),
+        {"kv_dtype": E4M3, "page_size": 1648, **SCALES},
+    ),
+    "grouped_verify-e4m3-page16": (Route.GROUPED_VERIFY, "verify", (8,), (300,), {"kv_dtype": E4M3}),
+    "grouped_verify-e5m2-q16": (Route.GROUPED_VERIFY, "verify", (16,), (300,), {"kv_dtype": E5M2, "page_size": 3296}),
+    "grouped_verify-two_passes": (
+        Route.GROUPED_VERIFY,
+        "verify",
+        (5,),
+        (300,),
+        {"kv_dtype": E5M2, "page_size": 1648, "one_pass": False},
+    ),
+    "smallq_scalar-e4m3-q7": (Route.SMALLQ_SCALAR, "verify", (7,), (300,), {"kv_dtype": E4M3, **SCALES}),
+    "bridge_paged": (Route.PREFILL_BRIDGE_PAGED, "prefill", (40,), (1001,), {"kv_dtype": E5M2, "page_size": 1616}),
+    "bridge_paged-exact_tail": (Route.PREFILL_BRIDGE_PAGED, "prefill", (32,), (64,), {"kv_dtype": E5M2}),
+    "bridge_dense": (Route.PREFILL_BRIDGE_DENSE, "prefill", (1024,), (1056,), {"kv_dtype": E5M2, "page_size": 1616}),
+    "paged-e4m3": (Route.PREFILL_PAGED, "prefill", (40,), (300,), {"kv_dtype": E4M3, **SCALES}),
+    "diagnostic-e5m2": (
+        Route.DIAGNOSTIC_REFERENCE,
+        "prefill",
+        (40,),
+        (300,),
+        {"reference_prefill": True, "kv_dtype": E5M2, **SCALES},
     ),
     "diagnostic": (Route.DIAGNOSTIC_REFERENCE, "prefill", (40,), (300,), {"reference_prefill": True}),
     "platform_default": (Route.PLATFORM_DEFAULT, "decode", (1, 1), (300, 17), {"backend": False}),
@@ -136,7 +182,7 @@ def test_profiling_writes_zeros(targets: tuple[Target, ...]) -> None:
 def test_every_route_is_run() -> None:
     """No route without a case in this file."""
     run = {case[0] for case in DECIDED.values()} | {case[0] for case in SMALL.values()} | {Route.PROFILE_ZERO}
-    assert run | {Route.PREFILL_BRIDGE_DENSE, Route.PREFILL_BRIDGE_PAGED} == set(Route)
+    assert run == set(Route)
 
 
 # ---- the same call down many routes ---------------------------------------------------------------------------------
@@ -161,6 +207,20 @@ def test_routes_agree(length: int, targets: tuple[Target, ...]) -> None:
             made = scene(target, "verify", (8,), (length,), page_size=48, missing_tokens=True)
             plan = partition_plan(made.request, route)
             made.check(run_route(route, plan, made.request, made.call, RouteCounters()), f"{route} at {length}")
+
+
+FP8_SEQUENCE = (*ONE_SEQUENCE[:3], Route.PREFILL_BRIDGE_DENSE, Route.PREFILL_BRIDGE_PAGED, *ONE_SEQUENCE[6:])
+
+
+@pytest.mark.parametrize("kv_dtype", [E5M2, E4M3])
+def test_routes_agree_on_fp8(kv_dtype: str, targets: tuple[Target, ...]) -> None:
+    """Read as codes or expanded to halves first: the same numbers, so the same bound."""
+    for target in targets:
+        for route in FP8_SEQUENCE:
+            made = scene(target, "verify", (8,), (300,), kv_dtype=kv_dtype, page_size=48, **SCALES)
+            plan = partition_plan(made.request, route)
+            out = run_route(route, plan, made.request, made.call, RouteCounters())
+            made.check(out, f"{route} on {kv_dtype}")
 
 
 @pytest.mark.parametrize("size", [64, 256, 1024])
@@ -290,6 +350,17 @@ def test_gathered_keys_in_order_with_a_zero_tail(targets: tuple[Target, ...]) ->
         for token in range(45):
             judge.assert_bits_equal(dense[0, token], cache[table[token // 7], token % 7], f"token {token}")
         assert not dense[0, 45:].any()
+
+
+def test_an_expanded_tail_is_zero() -> None:
+    """NaN codes lie behind the last token; what is expanded ends in zeros, or 0 * NaN would reach the output."""
+    made = scene(CPU, "prefill", (32,), (45,), kv_dtype=E5M2, page_size=16)
+    for tile in (16, 64, 784):
+        dense = gather_dense(made.call.k_cache, made.call.block_table[0], 45, tile=tile)
+        halves = expand_fp8(dense, made.call.k_scale)
+        assert halves.shape[1] % tile == 0
+        assert not halves[0, 45:].any()
+        assert bool(torch.isfinite(halves).all())
 
 
 def test_expanded_e5m2_is_exact() -> None:
