@@ -39,6 +39,7 @@ class LoadedModel:
     tokenizer: ChatTokenizer
     runner: ModelRunner
     pools: CachePools
+    cache: PagedKVCache
     max_model_len: int
 
     @property
@@ -72,7 +73,7 @@ def _load_llama(path: Path, config: EngineConfig) -> LoadedModel:
     model = Llama(load_llama(file), cache, max_positions=limits.max_positions, max_rows=limits.max_rows)
     blocks = BlockPool(limits.num_blocks, config.block_size)
     pools = CachePools(blocks, prefixes=PrefixIndex(blocks) if config.prefix_reuse else None)
-    return LoadedModel(tokenizer, _runner(model, config, limits), pools, limits.max_model_len)
+    return LoadedModel(tokenizer, _runner(model, config, limits), pools, cache, limits.max_model_len)
 
 
 def _load_hybrid(folder: Path, config: EngineConfig) -> LoadedModel:
@@ -98,7 +99,7 @@ def _load_hybrid(folder: Path, config: EngineConfig) -> LoadedModel:
     )
     blocks, states = BlockPool(limits.num_blocks, config.block_size), BlockPool(num_slots, 1)
     pools = CachePools(blocks, states, PrefixIndex(blocks, states, kept) if config.prefix_reuse else None)
-    return LoadedModel(tokenizer, _runner(model, config, limits), pools, limits.max_model_len)
+    return LoadedModel(tokenizer, _runner(model, config, limits), pools, cache, limits.max_model_len)
 
 
 def _states(sizes: HybridConfig, num_slots: int) -> RecurrentStates:
