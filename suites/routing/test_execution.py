@@ -171,6 +171,40 @@ def test_small(name: str, targets: tuple[Target, ...]) -> None:
         made.check(out, name)
 
 
+# Requests at the size that the policy demands: seconds on a GPU, minutes on a CPU.
+FULL_SIZE: dict[str, tuple[Route, str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "gather_gqa": (Route.PREFILL_GATHER_GQA, "prefill", (8000,), (16000,), {"page_size": 784}),
+    "gather_split_kv": (Route.PREFILL_GATHER_SPLIT_KV, "prefill", (4096,), (32768,), {"page_size": 784}),
+    "gather_exact": (Route.PREFILL_GATHER_EXACT, "prefill", (4096,), (8192,), {"page_size": 784}),
+    "smallq_xqa-e5m2": (
+        Route.SMALLQ_XQA,
+        "verify",
+        (5,),
+        (16384,),
+        {"kv_dtype": E5M2, "page_size": 1616, "grouped_verify": False},
+    ),
+    "decode_xqa-g4": (Route.DECODE_XQA, "decode", (1,), (32769,), {"q_heads": 4, "page_size": 784}),
+    "decode_xqa-e5m2": (Route.DECODE_XQA, "decode", (1,), (16384,), {"kv_dtype": E5M2, "page_size": 1616}),
+    "grouped_verify-e4m3": (
+        Route.GROUPED_VERIFY,
+        "verify",
+        (8,),
+        (32768,),
+        {"kv_dtype": E4M3, "page_size": 3296, **SCALES},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FULL_SIZE)
+def test_at_full_size(name: str, gpu: Target) -> None:
+    route, phase, queries, lengths, axes = FULL_SIZE[name]
+    made = scene(gpu, phase, queries, lengths, **axes)
+    assert decide(made.request).route is route
+    out, counters = _run(made)
+    assert counters.by_name() == {str(route): 1}
+    made.check(out, name)
+
+
 def test_profiling_writes_zeros(targets: tuple[Target, ...]) -> None:
     for target in targets:
         made = scene(target, "profile", (1,), (1,))
