@@ -55,7 +55,7 @@ ALLOWED_NAMES = frozenset(
         "CI",
     }
 )
-ALLOWED_PREFIXES = ("VLLM_SM70_", "SM70_")
+ALLOWED_PREFIXES = ("VLLM_SM70_", "VLLM_FLASH_V100_", "SM70_")
 VALUE_LIMIT = 400
 PACKAGES = ("torch", "numpy", "pytest", "pytest-xdist", "tokenizers", "gguf", "safetensors", "triton", "nvidia-ml-py")
 # Flags by which kernels choose a path; the full list of 100 names would only hide them.
