@@ -10,16 +10,16 @@
 
 #include "device.cuh"
 #include "fp8.cuh"
-#include "paged_attention.h"
+#include "paged_attention_work.cuh"
 
 namespace paged_attention {
 
 namespace wmma = nvcuda::wmma;
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kPad = 8;          // halves between rows in shared memory: spreads a column over the banks
-constexpr int kLanesPerRow = 4;  // threads that share a row of scores
+constexpr int kPad = 8;  // halves between rows in shared memory: spreads a column over the banks
+
+// Threads of a block. Shared memory lets a V100 hold one or two blocks, so a block brings many warps of its own.
+constexpr int threads_for(int dim) { return dim == 64 ? 256 : 512; }
 constexpr float kLog2e = 1.4426950408889634f;
 
 // How the cache stores a number. kPerVector: numbers in 16 bytes.
@@ -45,7 +45,12 @@ struct Fp8 {
 // Sizes of a kernel; kDim is the head dimension rounded up to 64, 128 or 256 (the rest is zero in shared memory).
 template <int kDim, int kRowTiles, class Format>
 struct Shape {
+  static constexpr int kThreads = threads_for(kDim);
+  static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kRows = 16 * kRowTiles;
+  static constexpr int kLanesPerRow = kThreads / 64;  // threads that share a row of scores, whatever kRowTiles
+  // Parts of the head dimension whose scores are summed apart, so that every warp has a tile of them.
+  static constexpr int kDepths = kDim == 256 ? 2 : 1;
   static constexpr int kKeys = kDim == 256 ? 32 : 64;  // keys of a tile
   static constexpr int kRowStride = kDim + kPad;       // of Q, K and V, in halves
   static constexpr int kScoreStride = kKeys + 4;       // in floats
@@ -56,7 +61,7 @@ struct Shape {
   static constexpr int kK = kQ + kRows * kRowStride * 2;
   static constexpr int kV = kK + kKeys * kRowStride * 2;
   static constexpr int kScores = kV + kKeys * kRowStride * 2;
-  static constexpr int kWeights = kScores + kRows * kScoreStride * 4;
+  static constexpr int kWeights = kScores + kDepths * kRows * kScoreStride * 4;
   static constexpr int kOffsets = kWeights + kRows * kWeightStride * 2;
   static constexpr int kRowState = kOffsets + 2 * 2 * kKeys * 8;  // two buffers, K and V
   static constexpr int kBytes = kRowState + 3 * kRows * 4;
@@ -76,155 +81,10 @@ struct Shape {
   static constexpr int kOwnRows = (kRowTiles + kRowWarps - 1) / kRowWarps;
 };
 
-// One item of work.
-struct Item {
-  int sequence;
-  int first_query;  // token index of the sequence's first query row
-  int queries;
-  int length;
-  int row_block;
-  int partition;
-  int partitions;  // of this sequence; 1 when it is not split
-  int split_row;   // index of its first query row among the rows of split sequences
-  int chunk;       // keys of a partition
-};
-
-__device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
-
-// Keys of a partition: the least chunk, doubled until `partitions` of them cover the sequence. It depends on the length
-// alone, so that a row decoded alone and a row verified among others are cut at the same keys.
-__device__ inline int chunk_of(const PagedAttentionArgs& args, int length) {
-  int64_t chunk = args.chunk;
-  while (chunk * args.partitions < length) chunk *= 2;
-  return static_cast<int>(chunk);
-}
-
-__device__ inline int inclusive_scan(int value) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int below = __shfl_up_sync(kFullMask, value, step);
-    if (lane >= step) value += below;
-  }
-  return value;
-}
-
-// Lengths of sequence `index`; a sequence past the end of the batch has none.
-struct Lengths {
-  int first_query = 0, queries = 0, length = 0;
-  __device__ Lengths(const PagedAttentionArgs& args, int64_t index) {
-    if (index >= args.batch) return;
-    const int* starts = static_cast<const int*>(args.query_start);
-    const int64_t begin = starts[index];
-    const int64_t end = starts[index + 1];
-    // A damaged table must not send the kernel outside its tensors.
-    if (begin < 0 || end < begin || end > args.tokens) return;
-    first_query = static_cast<int>(begin);
-    queries = static_cast<int>(end - begin);
-    const int64_t capacity = args.max_blocks * args.block_size;
-    const int seen = static_cast<const int*>(args.seq_lens)[index];
-    if (seen > capacity) report_fault(static_cast<int*>(args.fault), kFaultLength, index, 0, seen);
-    length = seen < 0 ? 0 : seen > capacity ? static_cast<int>(capacity) : seen;
-  }
-  __device__ bool split() const { return queries <= kMaxSplitQueries; }
-};
-
-// Walks the items in order; the whole warp takes part and every lane gets the same item.
-class Items {
- public:
-  __device__ Items(const PagedAttentionArgs& args, int rows_per_block)
-      : args_(args), rows_per_block_(rows_per_block), group_(static_cast<int>(args.query_heads / args.kv_heads)) {}
-
-  // Finds item `index`; the indices of successive calls must not fall.
-  __device__ bool find(int64_t index, Item& item) {
-    const int lane = threadIdx.x % kWarp;
-    for (; base_ < args_.batch; base_ += kWarp) {
-      const Lengths own(args_, base_ + lane);
-      const int blocks = ceil_div(own.queries * group_, rows_per_block_);
-      const int chunk = chunk_of(args_, own.length);
-      const int partitions = own.split() ? max(1, ceil_div(own.length, chunk)) : 1;
-      const int items = blocks * partitions;
-      const int split_rows = own.split() ? own.queries : 0;
-      const int end = inclusive_scan(items);
-      const int split_end = inclusive_scan(split_rows);
-      const int total = __shfl_sync(kFullMask, end, kWarp - 1);
-      if (index - before_ >= total) {
-        before_ += total;
-        split_before_ += __shfl_sync(kFullMask, split_end, kWarp - 1);
-        continue;
-      }
-      const int wanted = static_cast<int>(index - before_);
-      const int owner = __ffs(static_cast<int>(__ballot_sync(kFullMask, wanted < end))) - 1;
-      const int rest = wanted - __shfl_sync(kFullMask, end - items, owner);
-      const int owner_blocks = __shfl_sync(kFullMask, blocks, owner);
-      item.sequence = static_cast<int>(base_) + owner;
-      item.first_query = __shfl_sync(kFullMask, own.first_query, owner);
-      item.queries = __shfl_sync(kFullMask, own.queries, owner);
-      item.length = __shfl_sync(kFullMask, own.length, owner);
-      item.partitions = __shfl_sync(kFullMask, partitions, owner);
-      item.chunk = __shfl_sync(kFullMask, chunk, owner);
-      item.split_row = split_before_ + __shfl_sync(kFullMask, split_end - split_rows, owner);
-      item.partition = rest / owner_blocks;
-      // Later rows see more keys: the longest work goes first.
-      item.row_block = owner_blocks - 1 - rest % owner_blocks;
-      return true;
-    }
-    return false;
-  }
-
- private:
-  const PagedAttentionArgs& args_;
-  int rows_per_block_;
-  int group_;
-  int64_t base_ = 0;
-  int64_t before_ = 0;
-  int split_before_ = 0;
-};
-
-// Which keys a query position sees.
-struct Mask {
-  int length;
-  int anchor;    // keys below it are always seen
-  int64_t near;  // so are keys above position - near
-  bool causal;
-  int64_t left, right;  // -1: no limit
-
-  __device__ Mask(const PagedAttentionArgs& args, const Item& item)
-      : length(item.length), causal(args.causal != 0), left(args.window_left), right(args.window_right) {
-    const bool anchored = args.anchor_lens != nullptr;
-    anchor = anchored ? static_cast<const int*>(args.anchor_lens)[item.sequence] : item.length;
-    near = anchored ? args.anchored_window : 0;
-  }
-
-  __device__ int first(int position) const {
-    return left >= 0 && position > left ? static_cast<int>(position - left) : 0;
-  }
-  // One past the last; 0 for a position before the sequence.
-  __device__ int end(int position) const {
-    if (position < 0) return 0;
-    int64_t limit = causal ? position + int64_t{1} : int64_t{length};
-    if (right >= 0 && position + right + 1 < limit) limit = position + right + 1;
-    return static_cast<int>(limit < length ? limit : length);
-  }
-  __device__ bool anchored(int key, int position) const { return key < anchor || key > position - near; }
-};
-
-// Four elements of a finished row: `value` over the sum of the weights.
-__device__ inline void write_row(const PagedAttentionArgs& args, int64_t token, int64_t head, int d,
-                                 const float4& value, float sum) {
-  __half* out = static_cast<__half*>(args.out) + token * args.out_token_stride + head * args.out_head_stride + d;
-  const float scale = static_cast<float>(args.v_scale);
-  uint2 result = make_uint2(0, 0);  // a row that sees no key
-  if (sum != 0.0f) {
-    result.x = half2_bits(__floats2half2_rn(value.x / sum * scale, value.y / sum * scale));
-    result.y = half2_bits(__floats2half2_rn(value.z / sum * scale, value.w / sum * scale));
-  }
-  *reinterpret_cast<uint2*>(out) = result;
-}
-
 template <int kDim, int kRowTiles, class Format>
 class Kernel {
   using S = Shape<kDim, kRowTiles, Format>;
+  static constexpr int kThreads = S::kThreads;
   using Accumulator = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
 
  public:
@@ -285,7 +145,7 @@ class Kernel {
     };
 
     load_queries(item, first_row, rows);
-    const int own_row = thread_ / kLanesPerRow;
+    const int own_row = thread_ / S::kLanesPerRow;
     const int own_position = own_row < rows ? position_of(item, first_row + own_row) : -1;
     row_first_ = mask.first(own_position);
     row_end_ = min(partition_end, mask.end(own_position));
@@ -329,7 +189,7 @@ class Kernel {
         buffer ^= 1;
       }
     }
-    if (own_row < S::kRows && thread_ % kLanesPerRow == 0) {
+    if (own_row < S::kRows && thread_ % S::kLanesPerRow == 0) {
       maximum_[own_row] = row_maximum_;
       sum_[own_row] = row_sum_;
     }
@@ -406,40 +266,52 @@ class Kernel {
 
   __device__ void score_tiles() {
     constexpr int kKeyTiles = S::kKeys / 16;
-    for (int at = warp_; at < kRowTiles * kKeyTiles; at += kWarps) {
-      const int m = at / kKeyTiles, n = at % kKeyTiles;
+    constexpr int kDepth = kDim / S::kDepths;
+    for (int at = warp_; at < kRowTiles * kKeyTiles * S::kDepths; at += S::kWarps) {
+      const int n = at % kKeyTiles, m = at / kKeyTiles % kRowTiles, part = at / (kKeyTiles * kRowTiles);
+      const __half* q = q_ + m * 16 * S::kRowStride + part * kDepth;
+      const __half* k = k_ + n * 16 * S::kRowStride + part * kDepth;
       Accumulator sum;
       wmma::fill_fragment(sum, 0.0f);
-#pragma unroll 4
-      for (int d = 0; d < kDim; d += 16) {
+#pragma unroll 2
+      for (int d = 0; d < kDepth; d += 16) {
         wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major> a;
         wmma::fragment<wmma::matrix_b, 16, 16, 16, __half, wmma::col_major> b;
-        wmma::load_matrix_sync(a, q_ + m * 16 * S::kRowStride + d, S::kRowStride);
-        wmma::load_matrix_sync(b, k_ + n * 16 * S::kRowStride + d, S::kRowStride);
+        wmma::load_matrix_sync(a, q + d, S::kRowStride);
+        wmma::load_matrix_sync(b, k + d, S::kRowStride);
         wmma::mma_sync(sum, a, b, sum);
       }
-      wmma::store_matrix_sync(scores_ + m * 16 * S::kScoreStride + n * 16, sum, S::kScoreStride, wmma::mem_row_major);
+      wmma::store_matrix_sync(scores_ + (part * S::kRows + m * 16) * S::kScoreStride + n * 16, sum, S::kScoreStride,
+                              wmma::mem_row_major);
     }
   }
 
   // Scores to weights, one step of the running softmax; weights are relative to the row's maximum so far.
   __device__ void weigh(const Mask& mask, int first_key, int row, int position) {
     if (row >= S::kRows) return;
-    constexpr int kPairs = S::kKeys / (2 * kLanesPerRow);
-    const int lane = thread_ % kLanesPerRow;
+    constexpr int kPairs = S::kKeys / (2 * S::kLanesPerRow);
+    const int lane = thread_ % S::kLanesPerRow;
     const float scale = static_cast<float>(args_.scale) * kLog2e;
     float2 score[kPairs];
     float maximum = -infinity();
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const int column = (i * kLanesPerRow + lane) * 2;
+      const int column = (i * S::kLanesPerRow + lane) * 2;
       score[i] = *reinterpret_cast<const float2*>(scores_ + row * S::kScoreStride + column);
+#pragma unroll
+      for (int part = 1; part < S::kDepths; ++part) {
+        const float2 more =
+            *reinterpret_cast<const float2*>(scores_ + (part * S::kRows + row) * S::kScoreStride + column);
+        score[i].x += more.x;
+        score[i].y += more.y;
+      }
       score[i].x = seen(mask, first_key + column, position) ? score[i].x * scale : -infinity();
       score[i].y = seen(mask, first_key + column + 1, position) ? score[i].y * scale : -infinity();
       maximum = fmaxf(maximum, fmaxf(score[i].x, score[i].y));
     }
-    maximum = fmaxf(maximum, __shfl_xor_sync(kFullMask, maximum, 1));
-    maximum = fmaxf(maximum, __shfl_xor_sync(kFullMask, maximum, 2));
+#pragma unroll
+    for (int step = 1; step < S::kLanesPerRow; step *= 2)
+      maximum = fmaxf(maximum, __shfl_xor_sync(kFullMask, maximum, step));
     maximum = fmaxf(maximum, row_maximum_);
     // A row that has seen nothing yet keeps weights of zero: exp2(-inf - 0).
     const float base = maximum == -infinity() ? 0.0f : maximum;
@@ -448,14 +320,14 @@ class Kernel {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const __half2 weight = __floats2half2_rn(exp2f(score[i].x - base), exp2f(score[i].y - base));
-      const int column = (i * kLanesPerRow + lane) * 2;
+      const int column = (i * S::kLanesPerRow + lane) * 2;
       *reinterpret_cast<__half2*>(weights_ + row * S::kWeightStride + column) = weight;
       const float2 rounded = __half22float2(weight);  // the sum is of the weights that multiply the values
       sum += rounded.x;
       sum += rounded.y;
     }
-    sum += __shfl_xor_sync(kFullMask, sum, 1);
-    sum += __shfl_xor_sync(kFullMask, sum, 2);
+#pragma unroll
+    for (int step = 1; step < S::kLanesPerRow; step *= 2) sum += __shfl_xor_sync(kFullMask, sum, step);
     row_sum_ = row_sum_ * rescale + sum;
     row_maximum_ = maximum;
     if (lane == 0) rescale_[row] = rescale;
@@ -567,10 +439,11 @@ class Kernel {
 
 }  // namespace paged_attention
 
-#define PAGED_ATTENTION_KERNEL(dim, tiles, name, Format)                                                          \
-  SM70_KERNEL((paged_attention::kThreads), paged_attention_d##dim##_m##tiles##_##name, PagedAttentionArgs args) { \
-    SM70_DYNAMIC_SHARED(shared);                                                                                  \
-    paged_attention::Kernel<dim, tiles, Format>(args, shared).run();                                              \
+#define PAGED_ATTENTION_KERNEL(dim, tiles, name, Format)                                       \
+  SM70_KERNEL((paged_attention::threads_for(dim)), paged_attention_d##dim##_m##tiles##_##name, \
+              PagedAttentionArgs args) {                                                       \
+    SM70_DYNAMIC_SHARED(shared);                                                               \
+    paged_attention::Kernel<dim, tiles, Format>(args, shared).run();                           \
   }
 
 #define PAGED_ATTENTION_KERNELS(dim, tiles)                      \

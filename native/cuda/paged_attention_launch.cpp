@@ -6,14 +6,17 @@
 
 namespace {
 
-constexpr unsigned kThreads = 256;
+constexpr unsigned kReduceThreads = 256;
 constexpr int64_t kMaxPartitions = 128;  // of the reduction kernel
+
+constexpr unsigned threads_for(int64_t dim) { return dim == 64 ? 256 : 512; }
 
 // Dynamic shared bytes of a kernel: the layout of paged_attention::Shape.
 constexpr unsigned shared_bytes(unsigned dim, unsigned row_tiles) {
   const unsigned rows = 16 * row_tiles;
   const unsigned keys = dim == 256 ? 32 : 64;
-  return (rows + 2 * keys) * (dim + 8) * 2 + rows * (keys + 4) * 4 + rows * (keys + 8) * 2 + 4 * keys * 8 +
+  const unsigned depths = dim == 256 ? 2 : 1;
+  return (rows + 2 * keys) * (dim + 8) * 2 + depths * rows * (keys + 4) * 4 + rows * (keys + 8) * 2 + 4 * keys * 8 +
          3 * rows * 4;
 }
 
@@ -71,6 +74,7 @@ SM70_EXPORT int sm70_paged_attention_cuda(const PagedAttentionArgs* given, int64
                       static_cast<long long>(args.row_tiles));
   const sm70::Kernel& kernel = variant->kernels[args.kv_format == 0 ? 0 : 1];
   const unsigned shared = kernel.max_dynamic_shared();
+  const unsigned threads = threads_for(dim);
 
   // No more blocks than items there can be, and no more than fit at a time: a block takes item after item.
   const int64_t rows = 16 * args.row_tiles;
@@ -82,11 +86,11 @@ SM70_EXPORT int sm70_paged_attention_cuda(const PagedAttentionArgs* given, int64
   const int64_t split_blocks = std::min(row_blocks, split_rows * group / rows + args.batch);
   const int64_t items = row_blocks + split_blocks * (partitions - 1);
   const int64_t resident =
-      ceil_div(static_cast<int64_t>(sm70::multiprocessors(device)) * kernel.resident_blocks(device, kThreads, shared),
+      ceil_div(static_cast<int64_t>(sm70::multiprocessors(device)) * kernel.resident_blocks(device, threads, shared),
                args.kv_heads);
   const sm70::Dim3 grid{static_cast<unsigned>(std::min(items, resident)), static_cast<unsigned>(args.kv_heads)};
-  if (kernel.launch(grid, {kThreads}, shared, {device, stream}, error, args) != 0) return 1;
+  if (kernel.launch(grid, {threads}, shared, {device, stream}, error, args) != 0) return 1;
   if (partitions == 1) return 0;
   const sm70::Dim3 reduce_grid{static_cast<unsigned>(split_rows), static_cast<unsigned>(args.query_heads)};
-  return g_reduce.launch(reduce_grid, {kThreads}, 0, {device, stream}, error, args);
+  return g_reduce.launch(reduce_grid, {kReduceThreads}, 0, {device, stream}, error, args);
 }

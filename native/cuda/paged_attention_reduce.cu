@@ -1,6 +1,6 @@
 // Joins the partitions of split sequences: out = sum_p w_p o_p / sum_p w_p s_p with w_p = 2^(m_p - max m), partitions
 // in a fixed order.
-#include "paged_attention.cuh"
+#include "paged_attention_work.cuh"
 
 namespace {
 

@@ -14,7 +14,8 @@ from native.cuda_bindings.fp8 import KV_FORMATS
 
 MAX_SPLIT_QUERIES = 64  # sequences with more query rows are not split along the keys
 TILE_KEYS = 64  # keys that a block works on at a time, at most
-LEAST_CHUNK = 256  # keys of a partition, doubled as a sequence outgrows MAX_PARTITIONS of them
+LEAST_CHUNK = 128  # keys of a partition; it grows as a sequence outgrows the most partitions
+LEAST_PARTITIONS, MAX_PARTITIONS = 8, 128  # bounds of the most partitions of a sequence
 # Numbers in 16 bytes: what a head's row must start on and be a multiple of.
 KV_VECTOR = {torch.float16: 8, torch.float8_e4m3fn: 16, torch.float8_e5m2: 16}
 FULL_WINDOW = (-1, -1)
@@ -42,19 +43,21 @@ def plan_attention(
     kv_heads: int,
     head_dim: int,
     capacity: int,
+    multiprocessors: int,
     partition: int | None = None,
 ) -> AttentionPlan:
     """The plan for ``tokens`` query rows of ``batch`` sequences that hold at most ``capacity`` keys each.
 
-    ``partition``: least keys of a partition, a multiple of 64; None: 256.
+    ``partition``: least keys of a partition, a multiple of 64; None: 128.
     """
     chunk = LEAST_CHUNK if partition is None else partition
     if chunk < TILE_KEYS or chunk % TILE_KEYS:
         raise ValueError(f"partition: saw {partition}, need a positive multiple of {TILE_KEYS}")
     usual_rows = math.ceil(tokens / max(1, batch)) * (query_heads // kv_heads)
     row_tiles = 1 if usual_rows <= 16 else 3 if usual_rows <= 48 and head_dim > 128 else 4
-    # A constant of the model, not of the batch: a row's bits must not depend on who else is decoded.
-    most = 128 if kv_heads == 1 else 64
+    # One long sequence fills the card. A constant of model and card, not of the batch: a row's bits must not depend on
+    # who else is decoded.
+    most = min(MAX_PARTITIONS, max(LEAST_PARTITIONS, multiprocessors // kv_heads))
     partitions = min(most, max(1, math.ceil(capacity / chunk)))
     split_rows = min(tokens, batch * MAX_SPLIT_QUERIES) if partitions > 1 else 0
     workspace = 4 * split_rows * query_heads * partitions * (head_dim + 2)
@@ -123,8 +126,8 @@ def paged_attention(
         anchor_lens: int32 [B] or None; with it, a causal row sees key < anchor_len or position - key < anchored_window.
             float16 cache only.
         k_scale, v_scale: what a decoded key or value is multiplied by; positive.
-        partition: least keys of a partition, a multiple of 64; doubled for a sequence that has more than the most
-            partitions. None: 256.
+        partition: least keys of a partition, a multiple of 64; more for a sequence that would need more than the most
+            partitions. None: 128.
         out: float16 [T, Hq, D], rows on 8 bytes.
     """
     check.tensor("q", q, torch.float16, (None, None, None), contiguous=False)
@@ -153,7 +156,10 @@ def paged_attention(
     if batch == 0:
         raise ValueError(f"block_table: saw no sequences for {tokens} query rows")
 
-    plan = plan_attention(tokens, batch, query_heads, kv_heads, head_dim, max_blocks * block_size, partition)
+    capacity = max_blocks * block_size
+    plan = plan_attention(
+        tokens, batch, query_heads, kv_heads, head_dim, capacity, launch.multiprocessors(q.device), partition
+    )
     partial_out = torch.empty(
         max(1, plan.split_rows), query_heads, plan.partitions, head_dim, dtype=torch.float32, device=q.device
     )

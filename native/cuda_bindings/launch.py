@@ -89,6 +89,11 @@ def run(op: str, capability: int, device: torch.device, arguments: tuple[object,
         raise RuntimeError(f"{op}: {message.value.decode()}")
 
 
+def multiprocessors(device: torch.device) -> int:
+    """Streaming multiprocessors of ``device``; a V100's where the ops are emulated."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 80
+
+
 def capabilities() -> dict[str, int]:
     """Capability number of every op of the library the CUDA ops run in."""
     return loader.capabilities_of(_library())
