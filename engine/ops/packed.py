@@ -17,6 +17,8 @@ from typing import ClassVar
 
 import torch
 
+from engine.ops.weight_memory import weight_memory
+
 ROWS = 16  # output rows of a tile: the lanes of the widest vector
 GROUP = 32  # inputs that share one scale
 Q4_1_BLOCK_BYTES = 20  # GGUF: float16 scale, float16 minimum, 16 bytes of nibbles
@@ -159,7 +161,7 @@ def _check_blocks(blocks: torch.Tensor, block_bytes: int, name: str) -> None:
 
 def _empty_tiles(blocks: torch.Tensor, tile_bytes: int) -> torch.Tensor:
     panels = -(-blocks.shape[0] // ROWS)
-    return torch.empty(panels, blocks.shape[1], tile_bytes, dtype=torch.uint8, device=blocks.device)
+    return weight_memory.empty(panels * blocks.shape[1] * tile_bytes).view(panels, blocks.shape[1], tile_bytes)
 
 
 def _pad_rows(blocks: torch.Tensor, panels: int) -> torch.Tensor:

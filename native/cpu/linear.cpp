@@ -20,8 +20,11 @@ struct LinearArgs {
 };
 
 constexpr int64_t kPanel = 16;
-// Panels a chunk: four streams through memory, and enough chunks to share among threads.
-constexpr int64_t kChunkPanels = 4;
+// Panels a chunk: long runs through memory, yet about four chunks a thread to even out what else the machine does.
+constexpr int64_t kMaxChunkPanels = 16;
+int64_t chunk_panels(int64_t panels) {
+  return std::clamp<int64_t>(panels / (4 * sm70::thread_count()), 1, kMaxChunkPanels);
+}
 // Rows a chunk: their fixed-point form stays in the second-level cache beside the weights.
 constexpr int64_t kChunkRows = 64;
 // Below this many activations one thread converts them faster than the pool starts.
@@ -61,13 +64,14 @@ int quantised(const LinearArgs& a, int64_t tile_bytes, PanelKernel kernel) {
 
   const uint8_t* tiles = static_cast<const uint8_t*>(a.weight);
   const int64_t panels = (a.n + kPanel - 1) / kPanel;
-  const int64_t panel_chunks = (panels + kChunkPanels - 1) / kChunkPanels;
+  const int64_t share = chunk_panels(panels);
+  const int64_t panel_chunks = (panels + share - 1) / share;
   const int64_t row_chunks = (a.m + kChunkRows - 1) / kChunkRows;
   sm70::parallel_for(panel_chunks * row_chunks, [&](int64_t chunk) {
-    const int64_t panel = chunk % panel_chunks * kChunkPanels;
+    const int64_t panel = chunk % panel_chunks * share;
     const int64_t row = chunk / panel_chunks * kChunkRows;
     const int64_t column = panel * kPanel;
-    kernel(tiles + panel * x.groups * tile_bytes, std::min(kChunkPanels, panels - panel), x, row,
+    kernel(tiles + panel * x.groups * tile_bytes, std::min(share, panels - panel), x, row,
            std::min(kChunkRows, a.m - row),
            {a.out + row * a.out_stride + column,
             a.residual == nullptr ? nullptr : a.residual + row * a.residual_stride + column, a.out_stride,

@@ -70,7 +70,7 @@ struct Rows {
 template <int kRows>
 inline void multiply_pairs(I weights, const Rows<kRows>& x, int64_t at, I (&dots)[kRows]) {
 #pragma GCC unroll 8
-  for (int m = 0; m < kRows; ++m) dots[m] = add(dots[m], dot_pairs(weights, set_word(pair_at(x.codes[m] + at))));
+  for (int m = 0; m < kRows; ++m) add_dot_pairs(&dots[m], weights, set_word(pair_at(x.codes[m] + at)));
 }
 
 struct Q41 {
@@ -147,9 +147,17 @@ inline void write_panel(const F (&sums)[kRows], const PanelOutput& output, int64
   }
 }
 
-// kRows rows of activations times kPanels neighbouring panels. Several panels at once are several streams through
-// memory, which the hardware prefetches better than one.
-template <class Format, int kRows, int kPanels>
+// How far ahead of the tile in hand memory is asked for. Without it the arithmetic and the wait for memory happen one
+// after the other: hardware prefetching stops at panels and pages.
+constexpr int64_t kPrefetchBytes = 2560;
+
+template <int64_t kBytes>
+inline void prefetch(const uint8_t* at) {
+  for (int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(at + line);
+}
+
+// kRows rows of activations times one panel.
+template <class Format, int kRows>
 void multiply(const uint8_t* tiles, const FixedPoint& x, int64_t row, const PanelOutput& output, int64_t output_row,
               int64_t column) {
   Rows<kRows> rows;
@@ -159,21 +167,16 @@ void multiply(const uint8_t* tiles, const FixedPoint& x, int64_t row, const Pane
     rows.sums[m] = x.sums + (row + m) * x.groups;
     rows.code_sums[m] = x.code_sums + (row + m) * x.groups;
   }
-  F sums[kPanels][kRows];
-  for (int p = 0; p < kPanels; ++p)
-    for (int m = 0; m < kRows; ++m) sums[p][m] = zero();
-  const int64_t panel_bytes = x.groups * Format::kTileBytes;
-  for (int64_t g = 0; g < x.groups; ++g) {
-#pragma GCC unroll 4
-    for (int p = 0; p < kPanels; ++p) {
-      const uint8_t* tile = tiles + p * panel_bytes + g * Format::kTileBytes;
-      I dots[kRows];
-      for (int m = 0; m < kRows; ++m) dots[m] = no_words();
-      Format::template group_dots<kRows>(tile, rows, g * kGroup, dots);
-      Format::template add_group<kRows>(tile, rows, g, dots, sums[p]);
-    }
+  F sums[kRows];
+  for (int m = 0; m < kRows; ++m) sums[m] = zero();
+  for (int64_t g = 0; g < x.groups; ++g, tiles += Format::kTileBytes) {
+    prefetch<Format::kTileBytes>(tiles + kPrefetchBytes);
+    I dots[kRows];
+    for (int m = 0; m < kRows; ++m) dots[m] = no_words();
+    Format::template group_dots<kRows>(tiles, rows, g * kGroup, dots);
+    Format::template add_group<kRows>(tiles, rows, g, dots, sums);
   }
-  for (int p = 0; p < kPanels; ++p) write_panel<kRows>(sums[p], output, output_row, column + p * kPanel);
+  write_panel<kRows>(sums, output, output_row, column);
 }
 
 template <class Format>
@@ -183,13 +186,10 @@ void panels(const uint8_t* tiles, int64_t panels, const FixedPoint& x, int64_t f
   int64_t m = 0;
   for (; m + kTileRows <= rows; m += kTileRows)
     for (int64_t p = 0; p < panels; ++p)
-      multiply<Format, kTileRows, 1>(tiles + p * panel_bytes, x, first_row + m, output, m, p * kPanel);
-  for (; m < rows; ++m) {
-    int64_t p = 0;
-    for (; p + 4 <= panels; p += 4)
-      multiply<Format, 1, 4>(tiles + p * panel_bytes, x, first_row + m, output, m, p * kPanel);
-    for (; p < panels; ++p) multiply<Format, 1, 1>(tiles + p * panel_bytes, x, first_row + m, output, m, p * kPanel);
-  }
+      multiply<Format, kTileRows>(tiles + p * panel_bytes, x, first_row + m, output, m, p * kPanel);
+  for (; m < rows; ++m)
+    for (int64_t p = 0; p < panels; ++p)
+      multiply<Format, 1>(tiles + p * panel_bytes, x, first_row + m, output, m, p * kPanel);
 }
 
 void q4_1_panels(const uint8_t* tiles, int64_t count, const FixedPoint& x, int64_t first_row, int64_t rows,

@@ -63,7 +63,12 @@ inline I add(I x, I y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.
 inline I sub(I x, I y) { return {_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)}; }
 inline I bit_and(I x, I y) { return {_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)}; }
 inline I max_int(I x, I y) { return {_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)}; }
-inline I dot_pairs(I x, I y) { return {_mm256_madd_epi16(x.a, y.a), _mm256_madd_epi16(x.b, y.b)}; }
+inline void add_dot_pairs(I* total, I x, I y) {
+  total->a = _mm256_add_epi32(total->a, _mm256_madd_epi16(x.a, y.a));
+  total->b = _mm256_add_epi32(total->b, _mm256_madd_epi16(x.b, y.b));
+  // Opaque to the compiler, which otherwise turns a chain of integer sums into a tree that spills every product.
+  asm("" : "+x"(total->a), "+x"(total->b));
+}
 template <int kBits>
 inline I right16(I x) {
   return {_mm256_srli_epi16(x.a, kBits), _mm256_srli_epi16(x.b, kBits)};

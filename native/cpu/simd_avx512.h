@@ -48,7 +48,11 @@ inline I add(I x, I y) { return {_mm512_add_epi32(x.a, y.a)}; }
 inline I sub(I x, I y) { return {_mm512_sub_epi32(x.a, y.a)}; }
 inline I bit_and(I x, I y) { return {_mm512_and_si512(x.a, y.a)}; }
 inline I max_int(I x, I y) { return {_mm512_max_epi32(x.a, y.a)}; }
-inline I dot_pairs(I x, I y) { return {_mm512_madd_epi16(x.a, y.a)}; }
+inline void add_dot_pairs(I* total, I x, I y) {
+  total->a = _mm512_add_epi32(total->a, _mm512_madd_epi16(x.a, y.a));
+  // Opaque to the compiler, which otherwise turns a chain of integer sums into a tree that spills every product.
+  asm("" : "+v"(total->a));
+}
 template <int kBits>
 inline I right16(I x) {
   return {_mm512_srli_epi16(x.a, kBits)};

@@ -103,11 +103,10 @@ inline I max_int(I x, I y) {
   SM70_EACH_LANE x.v[i] = x.v[i] > y.v[i] ? x.v[i] : y.v[i];
   return x;
 }
-// Each word as two signed 16-bit integers: low * low + high * high.
-inline I dot_pairs(I x, I y) {
-  SM70_EACH_LANE x.v[i] = static_cast<int16_t>(x.v[i]) * static_cast<int16_t>(y.v[i]) +
-                          static_cast<int16_t>(x.v[i] >> 16) * static_cast<int16_t>(y.v[i] >> 16);
-  return x;
+// Each word as two signed 16-bit integers: total += low * low + high * high.
+inline void add_dot_pairs(I* total, I x, I y) {
+  SM70_EACH_LANE total->v[i] += static_cast<int16_t>(x.v[i]) * static_cast<int16_t>(y.v[i]) +
+                                static_cast<int16_t>(x.v[i] >> 16) * static_cast<int16_t>(y.v[i] >> 16);
 }
 // Both 16-bit halves of each word moved right, zeros coming in.
 template <int kBits>
