@@ -1,8 +1,8 @@
 """Memory for weights that live as long as the model: large pages, shared by many tensors.
 
-A decode step reads every weight once, so it runs at the speed of memory; with 4 KiB pages the processor spends a third of
-that time on address translation and its prefetchers stop at every page. Tensors of a small model are smaller than a large
-page, so they are cut one after another from regions that the kernel is asked to back with large pages.
+A decode step reads every weight once, so it runs at the speed of memory; with 4 KiB pages the processor spends a third
+of that time on address translation and its prefetchers stop at every page. Tensors of a small model are smaller than a
+large page, so they are cut one after another from regions that the kernel is asked to back with large pages.
 """
 
 from __future__ import annotations
