@@ -8,14 +8,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 
 from engine.ops import functional, reference
 from suites.kernels import inputs
+
+pytest.importorskip("hypothesis", reason="needs hypothesis")
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, given, settings
 
 pytestmark = [pytest.mark.group("fuzz"), pytest.mark.usefixtures("native_library")]
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from engine.config import EngineConfig, read_environment
-from engine.llm import LLM
-from engine.model.gguf_file import read_gguf
-from engine.model.llama_reference import LlamaReference
-from engine.model.weights_gguf import default_model_path
 from engine.request import SamplingParams
 from suites.latency.arms import load_prompts
 from suites.oracles import tolerance
 from suites.recording import Record
+
+if TYPE_CHECKING:
+    from engine.llm import LLM
+    from engine.model.llama_reference import LlamaReference
 
 pytestmark = pytest.mark.group("right answers")
 
@@ -23,22 +23,28 @@ TOKENS = 64
 PROMPTS = load_prompts("right_answers")
 
 
-@pytest.fixture(scope="module")
-def engine() -> LLM:
+@functools.cache
+def _engine(model: str) -> LLM:
     """The native path, two threads."""
-    return LLM(EngineConfig(model=read_environment(os.environ).model, threads=2, max_model_len=512))
+    from engine.config import EngineConfig
+    from engine.llm import LLM
+
+    return LLM(EngineConfig(model=Path(model), threads=2, max_model_len=512))
 
 
-@pytest.fixture(scope="module")
-def plain() -> LlamaReference:
+@functools.cache
+def _plain(model: str) -> LlamaReference:
     """Plain torch, fp32, every token computed anew."""
-    return LlamaReference(read_gguf(Path(read_environment(os.environ).model or default_model_path())))
+    from engine.model.gguf_file import read_gguf
+    from engine.model.llama_reference import LlamaReference
+
+    return LlamaReference(read_gguf(Path(model)))
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-@pytest.mark.usefixtures("model")
-def test_greedy_equals_the_plain_forward(name: str, engine: LLM, plain: LlamaReference, record: Record) -> None:
+def test_greedy_equals_the_plain_forward(name: str, model: str, record: Record) -> None:
     """One forward of the reference over prompt and answer says at each position which token it would have taken."""
+    engine, plain = _engine(model), _plain(model)
     prompt = engine.chat_prompt(PROMPTS[name])
     result = engine.generate(prompt, SamplingParams(max_tokens=TOKENS, stop_token_ids=()))
     assert len(result.token_ids) == TOKENS
