@@ -88,7 +88,10 @@ def fixed_point_mass(values: Tensor, maximum: float) -> Tensor:
 
 def after_temperature(row: Tensor, temperature: float | None) -> Tensor:
     """The fp32 row that all cutoffs are defined on; temperature 0 marks a greedy row, whose values stay."""
-    return row if temperature is None or temperature == 0 else row / torch.tensor(temperature, dtype=torch.float32)
+    if temperature is None or temperature == 0:
+        return row
+    # A tensor on the row's device: by a host number, torch's CUDA division multiplies by the reciprocal.
+    return row / torch.full((), temperature, dtype=torch.float32, device=row.device)
 
 
 def _fault(keys: Tensor, top_p: float, temperature: float) -> RowFlag:

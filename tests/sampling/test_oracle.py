@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from suites.oracles import sampling as oracle
+from suites.oracles import sampling_rules as rules
 
 E = math.e
 
@@ -99,3 +100,35 @@ def test_temperature_is_an_fp32_quotient() -> None:
 
 def test_total_variation() -> None:
     assert oracle.total_variation(np.array([0.5, 0.5]), np.array([0.2, 0.8])) == pytest.approx(0.3)
+
+
+def test_rules_by_hand() -> None:
+    """Two tokens of history: 2.0 / 1.25 = 1.6, then minus 0.5 twice and 0.25 once; -1 * 1.25."""
+    row = np.array([2.0, -1.0, 3.0, 0.5], dtype=np.float32)
+    assert rules.ruled(row, prompt=[1], output=[0, 0], repetition=1.25, frequency=0.5, presence=0.25) == [
+        1.6 - 1.0 - 0.25,
+        -1.25,
+        3.0,
+        0.5,
+    ]
+    assert rules.ruled(row, bias={3: 1.5}, allowed=frozenset({0, 3}), banned=frozenset({0})) == [
+        -math.inf,
+        -math.inf,
+        -math.inf,
+        2.0,
+    ]
+
+
+def test_min_p_by_hand() -> None:
+    """Shares of the largest: 1, 1/2, 1/4 (logits in units of log 2, rounded to fp32)."""
+    row = np.array([0, -math.log(2), -2 * math.log(2)], dtype=np.float32)
+    assert rules.min_p_keeps(row, 0.4, 1.0) == {0, 1}
+    assert rules.min_p_keeps(row, 0.2, 1.0) == {0, 1, 2}
+    assert rules.min_p_keeps(row, 0.4, 2.0) == {0, 1, 2}  # shares 1, 0.71, 0.5
+    assert rules.min_p_keeps(row, 1.0, 1.0) == {0}
+
+
+def test_log_softmax_by_hand() -> None:
+    assert rules.log_softmax(np.array([1, 1, -math.inf], dtype=np.float32)) == pytest.approx(
+        [-math.log(2), -math.log(2), -math.inf]
+    )

@@ -1,0 +1,161 @@
+"""Changes to the logits that a request may ask for before its cutoffs, and log probabilities to report.
+
+The order is fixed: bias, bans, penalties; then temperature and min-p; then top-k and top-p. All of it happens in place
+and only at the ids that a rule names, except min-p, which looks at its whole row. In speculative decoding every verified
+row has its own history: the caller passes the draft's prefix as part of that row's output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from engine.errors import InputError
+
+MAX_BIAS = 100.0
+MAX_PENALTY = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsRules:
+    """What one request asks of its logits; the defaults ask nothing. Values that mean nothing are refused here.
+
+    ``repetition_penalty`` divides a positive logit and multiplies a negative one, once, for each id of prompt or output.
+    ``frequency_penalty`` is subtracted for each occurrence in the output, ``presence_penalty`` once if there is one.
+    ``logit_bias`` is added by id. ``allowed_ids``, where given, are the only ids that may be drawn; ``banned_ids`` never
+    are. ``min_p`` removes what is less likely than this share of the likeliest, after temperature.
+    """
+
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_p: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_ids: frozenset[int] | None = None
+    banned_ids: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise InputError(f"repetition penalty is {self.repetition_penalty}; allowed: above 0 (1 is off)")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            if not -MAX_PENALTY <= value <= MAX_PENALTY:
+                words = name.replace("_", " ")
+                raise InputError(f"{words} is {value}; allowed: -{MAX_PENALTY} to {MAX_PENALTY} (0 is off)")
+        if not 0 <= self.min_p <= 1:
+            raise InputError(f"min-p is {self.min_p}; allowed: 0 (off) to 1")
+        for token, bias in self.logit_bias.items():
+            if not -MAX_BIAS <= bias <= MAX_BIAS:
+                raise InputError(f"logit bias of token {token} is {bias}; allowed: -{MAX_BIAS} to {MAX_BIAS}")
+        if self.allowed_ids is not None and not self.allowed_ids - self.banned_ids:
+            raise InputError("allowed and banned ids leave no token; allow at least one that is not banned")
+
+    def check_vocabulary(self, width: int) -> None:
+        """Refuse ids that the model does not have.
+
+        Raises:
+            InputError: naming the first such id.
+        """
+        named = {"logit bias": self.logit_bias, "allowed ids": self.allowed_ids or (), "banned ids": self.banned_ids}
+        for name, ids in named.items():
+            for token in ids:
+                if not 0 <= token < width:
+                    raise InputError(f"{name} name token {token}; allowed: 0 to {width - 1}")
+
+
+@dataclass(frozen=True, slots=True)
+class RowHistory:
+    """The ids that a row's penalties are about: the prompt's, and those that were emitted (or drafted) after it."""
+
+    prompt: Sequence[int] = ()
+    output: Sequence[int] = ()
+
+
+def process_inplace(logits: Tensor, rules: Sequence[LogitsRules | None], histories: Sequence[RowHistory]) -> None:
+    """Bias, bans and penalties of each row of `logits` f32 [B, V], in place; None asks nothing of its row."""
+    for row, asked, history in zip(logits, rules, histories, strict=True):
+        if asked is not None:
+            _bias(row, asked.logit_bias)
+            _restrict(row, asked.allowed_ids, asked.banned_ids)
+            _penalise(row, asked, history)
+
+
+def min_p_inplace(logits: Tensor, min_p: Sequence[float], temperature: Sequence[float]) -> None:
+    """Removes what is less likely than `min_p` times the likeliest at the row's temperature, in place.
+
+    Decided on the fp32 quotients that the cutoffs see, in fp64: an entry stays while quotient >= maximum + log(min_p).
+    A greedy row (temperature 0) and a row with `min_p` 0 are not touched. Waits for nothing on a GPU.
+    """
+    for row, share, t in zip(logits, min_p, temperature, strict=True):
+        if share > 0 and t > 0:
+            # A tensor on the row's device: by a host number, torch's CUDA division multiplies by the reciprocal.
+            quotient = (row / torch.full((), t, dtype=torch.float32, device=row.device)).to(torch.float64)
+            row.masked_fill_(quotient < quotient.max() + math.log(share), -torch.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probability of a token, and its place: 0 for the likeliest; equal values share the place of the first."""
+
+    token_id: int
+    logprob: float
+    place: int
+
+
+def logprobs(row: Tensor, token_id: int, top: int = 0) -> tuple[TokenLogprob, tuple[TokenLogprob, ...]]:
+    """Log softmax of one row f32 [V] in fp64: of the token, and of the `top` likeliest (ties by lower id).
+
+    Args:
+        row: the logits as the head gave them; -inf is allowed and gives a log probability of -inf.
+        token_id: the token that was emitted.
+        top: how many of the likeliest to report as well.
+
+    Raises:
+        ValueError: an id outside the row, or more alternatives than it has.
+    """
+    width = row.shape[0]
+    if not 0 <= token_id < width or not 0 <= top <= width:
+        raise ValueError(f"token {token_id}, top {top}; allowed: an id of 0 to {width - 1}, up to {width} alternatives")
+    values = torch.log_softmax(row.to(torch.float64), dim=0)
+    ids = torch.sort(values, descending=True, stable=True).indices[:top].tolist() if top else []
+
+    def described(token: int) -> TokenLogprob:
+        return TokenLogprob(token, float(values[token]), int((values > values[token]).sum()))
+
+    return described(token_id), tuple(described(token) for token in ids)
+
+
+def _indices(ids: Iterable[int], row: Tensor) -> Tensor:
+    return torch.tensor(list(ids), dtype=torch.int64, device=row.device)
+
+
+def _bias(row: Tensor, bias: Mapping[int, float]) -> None:
+    if bias:
+        row.index_add_(0, _indices(bias, row), torch.tensor(list(bias.values()), dtype=row.dtype, device=row.device))
+
+
+def _restrict(row: Tensor, allowed: frozenset[int] | None, banned: frozenset[int]) -> None:
+    if allowed is not None:
+        ids = _indices(sorted(allowed), row)
+        stays = row[ids]
+        row.fill_(-torch.inf)
+        row[ids] = stays
+    if banned:
+        row[_indices(sorted(banned), row)] = -torch.inf
+
+
+def _penalise(row: Tensor, asked: LogitsRules, history: RowHistory) -> None:
+    if asked.repetition_penalty != 1 and (history.prompt or history.output):
+        ids = _indices(sorted({*history.prompt, *history.output}), row)
+        values = row[ids]
+        row[ids] = torch.where(values > 0, values / asked.repetition_penalty, values * asked.repetition_penalty)
+    if (asked.frequency_penalty != 0 or asked.presence_penalty != 0) and history.output:
+        counts = Counter(history.output)
+        ids = _indices(counts, row)
+        times = torch.tensor(list(counts.values()), dtype=row.dtype, device=row.device)
+        row[ids] = row[ids] - asked.frequency_penalty * times - asked.presence_penalty
