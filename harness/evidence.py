@@ -25,10 +25,13 @@ from harness.model import (
     Samples,
     ScopeEvidence,
     TokenControl,
+    Track,
 )
-from harness.observe import machine_notes
+from harness.observe import TELEMETRY_FILE, machine_notes
 from harness.records import RecordSet, read_records, to_cases, to_metrics, to_samples, to_tokens
 from harness.rundir import read_json, read_scope_json
+from harness.telemetry import read_samples
+from harness.tracks import tracks
 
 _UNWELL = (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.CRASHED)
 
@@ -92,7 +95,13 @@ def _read(folder: Path, record: dict[str, Any], common: dict[str, str]) -> Scope
         problem=problem,
         environment=own,
         notes=(*_notes(tries, cases, green), *machine_notes(folder, any(entry.samples for entry in tries))),
+        tracks=_tracks(folder / TELEMETRY_FILE),
     )
+
+
+def _tracks(path: Path) -> tuple[Track, ...]:
+    """What the machine did meanwhile; a scope that was not watched has none."""
+    return tracks(read_samples(path)) if path.exists() else ()
 
 
 def attempt_folders(folder: Path) -> list[Path]:

@@ -168,6 +168,16 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Track:
+    """One quantity of ``source`` while a scope ran: (seconds since the first look, value in ``unit``) each."""
+
+    quantity: str
+    source: str
+    unit: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ScopeEvidence:
     """All that one scope showed. ``argv`` is the exact command line of the pytest process that was run.
 
@@ -188,6 +198,7 @@ class ScopeEvidence:
     problem: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    tracks: tuple[Track, ...] = ()
 
     def __post_init__(self) -> None:
         if self.origin.kind is OriginKind.NOT_RUN and self.cases:

@@ -195,7 +195,27 @@ class Trend:
     breaks: tuple[int, ...]
 
 
-PlotData = RoundStrips | Forest | Histogram | Resources | Trend
+@dataclass(frozen=True, slots=True)
+class Lane:
+    source: str
+    points: tuple[tuple[float, float], ...]  # (seconds, value)
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryPanel:
+    quantity: str
+    unit: str
+    lanes: tuple[Lane, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What the machine did while a scope ran; all panels share the time axis."""
+
+    panels: tuple[TelemetryPanel, ...]
+
+
+PlotData = RoundStrips | Forest | Histogram | Resources | Trend | Telemetry
 
 
 @dataclass(frozen=True, slots=True)

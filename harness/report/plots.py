@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from harness.report.document import Document, Figure, Forest, Histogram, Resources, RoundStrips, Trend
+from harness.report.document import Document, Figure, Forest, Histogram, Resources, RoundStrips, Telemetry, Trend
 from harness.report.palette import INKS, TONE_INKS, TONE_MARKS
 from harness.report.words import number, percent
 
@@ -71,6 +71,8 @@ def _canvas(figure: Figure) -> Canvas:
         return _histogram(data)
     if isinstance(data, Trend):
         return _trend(data)
+    if isinstance(data, Telemetry):
+        return _telemetry(data)
     return _resources(data)
 
 
@@ -268,4 +270,34 @@ def _trend(data: Trend) -> Canvas:
     axis.grid(axis="y")
     axis.set_ylabel(data.quantity if data.unit in ("", data.quantity) else f"{data.quantity}, {data.unit}")
     axis.set_xlabel("bundle, oldest first (dot: median of its repeats; bar: their span; hollow: not judged)")
+    return canvas
+
+
+# ---- telemetry ------------------------------------------------------------------------------------------------------
+
+_LANE_INKS = (INKS["head"], INKS["base"], INKS["bad"], INKS["doubt"], INKS["good"])
+_LANE_STYLES = ("-", "--", ":", "-.")
+
+
+def _telemetry(data: Telemetry) -> Canvas:
+    """A panel a quantity under one time axis; a line a source, named at its end of the panel's title."""
+    canvas = Canvas(figsize=(_WIDTH, 0.7 + 1.05 * len(data.panels)), layout="constrained")
+    canvas.patch.set_alpha(0)
+    axes = [row[0] for row in canvas.subplots(len(data.panels), 1, squeeze=False, sharex=True)]
+    for axis, panel in zip(axes, data.panels, strict=True):
+        axis.patch.set_alpha(0)
+        axis.tick_params(length=3)
+        for place, lane in enumerate(panel.lanes):
+            times, values = zip(*lane.points, strict=True)
+            ink = _LANE_INKS[place % len(_LANE_INKS)]
+            style = _LANE_STYLES[place % len(_LANE_STYLES)]
+            axis.plot(times, values, style, color=ink, linewidth=1.4, label=lane.source)
+        named = panel.unit.lower() in panel.quantity.lower()
+        axis.set_title(panel.quantity if named else f"{panel.quantity}, {panel.unit}", fontsize=10, loc="left")
+        axis.grid(axis="y")
+        axis.margins(x=0.01, y=0.15)
+        axis.yaxis.set_major_locator(MaxNLocator(3))
+        axis.ticklabel_format(useOffset=False)
+        axis.legend(loc="lower right", bbox_to_anchor=(1, 0.97), ncols=5, borderaxespad=0, handlelength=1.8)
+    axes[-1].set_xlabel("seconds since the scope began to be watched, s")
     return canvas

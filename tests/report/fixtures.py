@@ -31,6 +31,7 @@ from harness.model import (
     ScopeEvidence,
     ScopeRow,
     TokenControl,
+    Track,
 )
 
 POLICY = Policy()
@@ -158,6 +159,42 @@ def latency_scope(
         cases=tuple(cases),
         samples=tuple(samples),
         tokens=tuple(controls),
+        tracks=cpu_tracks(seed),
+    )
+
+
+def cpu_tracks(seed: int, length: int = 58) -> tuple[Track, ...]:
+    chance = random.Random(seed)
+
+    def track(quantity: str, source: str, unit: str, centre: float, spread: float) -> Track:
+        points = ((float(at), round(max(0.0, chance.gauss(centre, spread)), 3)) for at in range(length))
+        return Track(quantity, source, unit, tuple(points))
+
+    used = "processors in use"
+    return (
+        track(used, "this scope", "processors", 1.93, 0.05),
+        track(used, "other processes", "processors", 0.03, 0.02),
+        track(used, "other machines (steal)", "processors", 0.0, 0.004),
+        track("CPU clock", "CPU", "MHz", 3241, 22),
+    )
+
+
+def gpu_tracks(seed: int, cards: int = 2, length: int = 120) -> tuple[Track, ...]:
+    chance = random.Random(seed)
+    quantities = (("SM clock", "MHz", 1530, 8), ("power", "W", 262, 6), ("temperature", "°C", 61, 1))
+    held = tuple((float(at), float(70 <= at < 84)) for at in range(length))
+    return (
+        *(
+            Track(
+                quantity,
+                f"GPU {card}",
+                unit,
+                tuple((float(at), round(chance.gauss(centre, spread), 1)) for at in range(length)),
+            )
+            for quantity, unit, centre, spread in quantities
+            for card in range(cards)
+        ),
+        Track("GPUs whose clocks are held down", "power cap", "GPUs", held),
     )
 
 
@@ -541,6 +578,7 @@ def unfit() -> Scenario:
     key = "sm90-h200-ptx70-x1"
     latency = latency_scope(7)
     why = ("a profiler is attached: CUDA_INJECTION64_PATH is set",)
+    latency = replace(latency, tracks=gpu_tracks(3))
     latency = replace(latency, samples=tuple(replace(samples, unfit=why) for samples in latency.samples))
     carried = replace(
         sampling_scope(), origin=Origin(OriginKind.CARRIED, f"bundle 2026-11-28-nightly, SHA-256 {sha('nightly')}")

@@ -72,3 +72,11 @@ def test_every_figure_has_a_sentence_and_a_table() -> None:
 def test_dollar_signs_are_text_not_mathematics() -> None:
     plots = drawn("hostile")
     assert any("$" in text for svg in plots.values() for text in texts(svg))
+
+
+def test_telemetry_has_a_panel_a_quantity_on_one_time_axis() -> None:
+    found = texts(drawn("unfit")["telemetry-latency.svg"])
+    assert {"SM clock, MHz", "power, W", "temperature, °C", "power cap"} <= set(found)
+    assert found.count("seconds since the scope began to be watched, s") == 1
+    figure = next(figure for figure in documented("unfit").figures if figure.key == "telemetry-latency")
+    assert figure.alt == "Over 1 min 59 s; clocks were held down by power cap."

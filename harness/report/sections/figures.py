@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 
-from harness.model import Evidence, MetricOutcome, MetricRow, Samples, TokenControl
+from harness.model import Evidence, MetricOutcome, MetricRow, Samples, TokenControl, Track
 from harness.report.document import (
     Cell,
     CellKind,
@@ -14,20 +14,24 @@ from harness.report.document import (
     ForestRow,
     Histogram,
     HistogramSide,
+    Lane,
     ResourceBar,
     ResourcePanel,
     Resources,
     RoundStrips,
     Strip,
+    Telemetry,
+    TelemetryPanel,
 )
 from harness.report.sections import rows as shared
-from harness.report.words import METRIC_TONE, count, number, percent, quantity, shortened, visible
+from harness.report.words import METRIC_TONE, count, listed, number, percent, quantity, seconds, shortened, visible
 from harness.units import convert, same_dimension
 
 # More than this in one picture cannot be told apart, and a page of hundreds of pictures does not open.
 FOREST_ROWS = 30
 STRIP_FIGURES = 6
 HISTOGRAM_FIGURES = 4
+TELEMETRY_FIGURES = 3
 RESOURCE_BARS = 40
 TWIN = "The same figures as a table"
 
@@ -167,6 +171,50 @@ def _acceptance_figure(place: int, row: MetricRow, head: TokenControl | None, ba
     alt = f"Mean of tokens emitted a round: {means}."
     data = Histogram("tokens emitted by a round", "rounds", sides)
     return Figure(f"acceptance-{place}", label(row.node, row.name), alt, data, twin)
+
+
+def telemetry(head: Evidence) -> list[Figure]:
+    """What the machine did while each timed scope ran, as it was looked at."""
+    watched = [scope for scope in head.scopes if scope.samples and scope.tracks]
+    return [_telemetry_figure(scope.scope, scope.tracks) for scope in watched[:TELEMETRY_FIGURES]]
+
+
+def _telemetry_figure(scope: str, found: tuple[Track, ...]) -> Figure:
+    panels: dict[tuple[str, str], list[Lane]] = {}
+    for track in found:
+        panels.setdefault((visible(track.quantity), visible(track.unit)), []).append(
+            Lane(visible(track.source), track.points)
+        )
+    data = Telemetry(tuple(TelemetryPanel(*key, tuple(lanes)) for key, lanes in panels.items()))
+    lasted = max(point[0] for track in found for point in track.points)
+    shares = [
+        f"{visible(track.source)} {fmean(value for _, value in track.points):.2f}"
+        for track in found
+        if track.unit == "processors"
+    ]
+    held = [visible(track.source) for track in found if track.unit == "GPUs"]
+    alt = f"Over {seconds(lasted)}"
+    alt += f", mean processors in use: {', '.join(shares)}" if shares else ""
+    alt += f"; clocks were held down by {listed(held)}." if held else "."
+
+    def cells(track: Track) -> tuple[Cell, ...]:
+        values = [value for _, value in track.points]
+        spread = (min(values), median(values), max(values))
+        unit = visible(track.unit)
+        return (
+            shared.text(f"{track.quantity}, {track.source}"),
+            *(shared.measured(round(value, 3), unit) for value in spread),
+            shared.whole(len(values)),
+        )
+
+    columns = ("Quantity", "Least", "Median", "Greatest", "Looks, n")
+    key = f"telemetry-{_slug(scope)}"
+    twin = shared.table(f"{key}-figures", TWIN, columns, found, cells)
+    return Figure(key, f"The machine while {visible(scope)} ran", alt, data, twin)
+
+
+def _slug(text: str) -> str:
+    return "".join(char if char.isascii() and char.isalnum() else "-" for char in text)
 
 
 def resources(head: Evidence, base: Evidence | None) -> list[Figure]:

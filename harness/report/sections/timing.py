@@ -38,6 +38,7 @@ def section(comparison: Comparison, head: Evidence, base: Evidence | None, footn
         if undrawn > 0:
             drawn = "The rounds of the first quantities are drawn, worst first"
             blocks.append(Paragraph(f"{drawn}; {number(undrawn)} more stand in the table alone.", Tone.QUIET))
+    blocks += figures.telemetry(head)
     if tokens:
         head_controls, base_controls = _controls(head), _controls(base)
         entries = [(row, head_controls.get(_key(row)), base_controls.get(_key(row))) for row in tokens]
