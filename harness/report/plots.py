@@ -292,7 +292,7 @@ def _telemetry(data: Telemetry) -> Canvas:
             ink = _LANE_INKS[place % len(_LANE_INKS)]
             style = _LANE_STYLES[place % len(_LANE_STYLES)]
             axis.plot(times, values, style, color=ink, linewidth=1.4, label=lane.source)
-        named = panel.unit.lower() in panel.quantity.lower()
+        named = panel.unit in panel.quantity.split()
         axis.set_title(panel.quantity if named else f"{panel.quantity}, {panel.unit}", fontsize=10, loc="left")
         axis.grid(axis="y")
         axis.margins(x=0.01, y=0.15)
