@@ -185,7 +185,8 @@ def paged_attention(
         query_start: int32 [B + 1], cumulative, from 0 to T.
         scale: factor of the scores.
         causal: a row sees keys up to its own position.
-        window: (left, right) keys seen beside the own position; -1 is no limit.
+        window: (left, right) keys seen beside the own position; -1 is no limit. Not causal, a left limit alone is a
+            limit on both sides.
         k_scale, v_scale: what a key or value of the cache is multiplied by; positive.
         partition: keys of a partition, a multiple of 16 (on CUDA of 64); partitions are merged in ascending order.
             None: the op's own.

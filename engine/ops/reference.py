@@ -132,10 +132,15 @@ def gather_pages(cache: torch.Tensor, block_row: torch.Tensor, length: int) -> t
 
 
 def visible(length: int, queries: int, *, causal: bool, window: tuple[int, int]) -> torch.Tensor:
-    """Which of ``length`` keys each of the last ``queries`` positions sees: bool [queries, length]."""
+    """Which of ``length`` keys each of the last ``queries`` positions sees: bool [queries, length].
+
+    Not causal, a left limit alone is a limit on both sides.
+    """
     at = torch.arange(length - queries, length).unsqueeze(1)
     key = torch.arange(length).unsqueeze(0)
     left, right = window
+    if not causal and left >= 0 and right < 0:
+        right = left
     seen = torch.ones(queries, length, dtype=torch.bool)
     if causal:
         seen &= key <= at

@@ -160,6 +160,8 @@ def bind_paged_attention(
     left, right = window
     if left < -1 or right < -1:
         raise ValueError(f"window: saw {window}, need two numbers >= -1 (-1: no limit)")
+    if not causal and left >= 0 and right < 0:
+        right = left  # a block that sees both ways sees as far ahead as behind
     if partition is not None and (partition < 16 or partition % 16):
         raise ValueError(f"partition: saw {partition} keys, need a positive multiple of 16")
     out = check.output("out", out, torch.float32, (t, q_heads, head_dim), contiguous=True)

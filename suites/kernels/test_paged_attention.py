@@ -80,6 +80,7 @@ MASKS = [
     Shape((64, 20), (8, 8), causal=False),
     Shape((300,), (8,), causal=False, window=(31, 4)),
     Shape((90,), (8,), causal=False, window=(20, -1)),
+    Shape((40,), (8,), causal=False, window=(2, -1)),
     Shape((90,), (90,), causal=False, window=(-1, 3)),
 ]
 

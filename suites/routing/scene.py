@@ -42,7 +42,7 @@ class Scene:
         call, rows = self.call, range(out.shape[0])
         table, lengths, starts = (array(tensor) for tensor in (call.block_table, call.seq_lens, call.query_start))
         if self.request.causal and out.shape[0] > _MOST_ROWS:
-            rows = range(out.shape[0] - 1, -1, -max(_STRIDE, out.shape[0] // _MOST_ROWS))
+            rows = range(out.shape[0] - 1, -1, -max(_STRIDE, out.shape[0] // 12))
             owners = np.searchsorted(starts, rows, side="right") - 1
             table, lengths = table[owners], lengths[owners] - (starts[owners + 1] - 1 - np.array(rows))
             starts = np.arange(len(rows) + 1)
