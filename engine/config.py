@@ -32,7 +32,7 @@ class EngineConfig:
     model: Path | None = None
     draft: DraftKind = "none"
     draft_tokens: int = 7
-    lookup_min: int = 3
+    lookup_min: int = 2
     lookup_max: int = 12
     threads: int = 0
     kv_cache_dtype: KvCacheDtype = "float32"

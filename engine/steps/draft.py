@@ -33,12 +33,14 @@ class Match:
 def draft(history: array[int], width: int, lookup: LookupSettings | None) -> Proposal:
     """Propose up to ``width`` tokens behind ``history`` (which ends with the anchor).
 
-    The choice uses the history alone, so each looked-up token is a point mass. ``lookup`` None proposes nothing.
+    A match is trusted for as many tokens as it is long: a rejected row costs as much as an accepted one. The choice
+    uses the history alone, so each looked-up token is a point mass. ``lookup`` None proposes nothing.
     """
     match = find_match(history, width, lookup) if lookup is not None and width > 0 else None
     if match is None:
         return Proposal()
-    return Proposal(match.continuation, tuple(PointLaw(token_id) for token_id in match.continuation))
+    trusted = match.continuation[: match.length]
+    return Proposal(trusted, tuple(PointLaw(token_id) for token_id in trusted))
 
 
 def find_match(history: array[int], width: int, lookup: LookupSettings) -> Match | None:

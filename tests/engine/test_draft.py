@@ -47,6 +47,12 @@ def test_a_lookup_is_a_point_mass_on_each_token() -> None:
     assert [law.probability(9) for law in proposal.draft_laws] == [0.0, 0.0]
 
 
+def test_a_match_is_trusted_for_as_many_tokens_as_it_is_long() -> None:
+    history = array("i", [1, 2, 9, 9, 9, 8, 1, 2])
+    assert draft(history, 7, LookupSettings(1, 12)).token_ids == (9, 9)
+    assert draft(history, 1, LookupSettings(1, 12)).token_ids == (9,)
+
+
 @pytest.mark.parametrize(("width", "lookup"), [(0, LookupSettings(1, 2)), (-1, LookupSettings(1, 2)), (4, None)])
 def test_nothing_is_drafted_without_room_or_lookup(width: int, lookup: LookupSettings | None) -> None:
     assert draft(array("i", [1, 1, 1]), width, lookup).token_ids == ()
