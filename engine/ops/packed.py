@@ -12,6 +12,7 @@ Q8_0 tile, 544 bytes: eight word rows [8][16] u32, then 16 scales (float16).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -160,8 +161,10 @@ def _check_blocks(blocks: torch.Tensor, block_bytes: int, name: str) -> None:
 
 
 def _empty_tiles(blocks: torch.Tensor, tile_bytes: int) -> torch.Tensor:
-    panels = -(-blocks.shape[0] // ROWS)
-    return weight_memory.empty(panels * blocks.shape[1] * tile_bytes).view(panels, blocks.shape[1], tile_bytes)
+    shape = -(-blocks.shape[0] // ROWS), blocks.shape[1], tile_bytes
+    if blocks.device.type != "cpu":
+        return torch.empty(shape, dtype=torch.uint8, device=blocks.device)
+    return weight_memory.empty(math.prod(shape)).view(shape)
 
 
 def _pad_rows(blocks: torch.Tensor, panels: int) -> torch.Tensor:
