@@ -17,6 +17,10 @@ from tests.suites.forked_pytest import CLEAN
 ROOT = Path(__file__).resolve().parents[2]
 REGISTRY = defects.registry()
 RED = {"failure", "error"}
+# All defects together take about a minute alone on a machine, much longer beside other work.
+SECONDS_ALLOWED = 1200
+
+pytestmark = pytest.mark.timeout(SECONDS_ALLOWED + 60)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
         input=json.dumps(jobs),
         text=True,
-        timeout=280,
+        timeout=SECONDS_ALLOWED,
         check=True,
     )
     return folder
