@@ -1,8 +1,8 @@
 """Changes to the logits that a request may ask for before its cutoffs, and log probabilities to report.
 
 The order is fixed: bias, bans, penalties; then temperature and min-p; then top-k and top-p. All of it happens in place
-and only at the ids that a rule names, except min-p, which looks at its whole row. In speculative decoding every verified
-row has its own history: the caller passes the draft's prefix as part of that row's output.
+and only at the ids that a rule names, except min-p, which looks at its whole row. In speculative decoding each row that
+is verified has its own history: the caller passes the draft's prefix as part of that row's output.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MAX_PENALTY = 2.0
 class LogitsRules:
     """What one request asks of its logits; the defaults ask nothing. Values that mean nothing are refused here.
 
-    ``repetition_penalty`` divides a positive logit and multiplies a negative one, once, for each id of prompt or output.
+    ``repetition_penalty`` divides a positive logit and multiplies a negative one, once, by id of prompt or output.
     ``frequency_penalty`` is subtracted for each occurrence in the output, ``presence_penalty`` once if there is one.
-    ``logit_bias`` is added by id. ``allowed_ids``, where given, are the only ids that may be drawn; ``banned_ids`` never
-    are. ``min_p`` removes what is less likely than this share of the likeliest, after temperature.
+    ``logit_bias`` is added by id. ``allowed_ids``, where given, are the only ids that may be drawn; ``banned_ids`` may
+    never be. ``min_p`` removes what is less likely than this share of the likeliest, after temperature.
     """
 
     repetition_penalty: float = 1.0

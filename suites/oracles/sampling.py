@@ -88,7 +88,7 @@ def after_temperature(row: F32, temperature: float) -> F32:
         return row / np.float32(temperature)
 
 
-def rank(row: F32, top_k: int) -> Ranking:
+def rank(row: F32 | F64, top_k: int) -> Ranking:
     """Threshold top-k of a row after temperature; `top_k` of 0 and below, or V and above, keeps all."""
     width = len(row)
     ids = np.arange(width)
