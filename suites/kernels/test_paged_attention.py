@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from engine.ops import functional
+from native import ops, ops_cuda
 from suites.kernels import accuracy, inputs
 from suites.oracles import attention, fp8, judge, tolerance
 from suites.recording import Record
@@ -264,6 +265,27 @@ def test_where_a_block_lies_changes_nothing(targets: tuple[Target, ...]) -> None
             outputs.append(array(_run(target, Shape((300,), (8,)), pages, q)))
         for other in outputs[1:]:
             judge.assert_bits_equal(other, outputs[0], f"{target.name} other blocks")
+
+
+@pytest.mark.parametrize("length", [300, 512])
+def test_direct_native_call_equals_the_public_wrapper(targets: tuple[Target, ...], length: int) -> None:
+    """The prefill whose bits once changed from run to run: six launches each way, all of them the same bits."""
+    shape = Shape((length,), (length,), heads=(12, 2), head_dim=128, block_size=256)
+    for target in targets:
+        pages, q = _data(target, shape, poison=100.0)
+        start = inputs.query_start(target, shape.queries)
+        arguments = (q, pages.k, pages.v, pages.block_table, pages.seq_lens, start)
+        scale = 1 / math.sqrt(shape.head_dim)
+        first = array(_run(target, shape, pages, q, target.unwritten(*q.shape)))
+        for launch in range(6):
+            out = target.unwritten(*q.shape)
+            if target is CPU:
+                ops.bind_paged_attention(*arguments, scale=scale, out=out)()
+            else:
+                ops_cuda.paged_attention(*arguments, scale=scale, out=out)
+            judge.assert_bits_equal(array(out), first, f"{target.name} direct launch {launch + 1}")
+            again = _run(target, shape, pages, q, target.unwritten(*q.shape))
+            judge.assert_bits_equal(array(again), first, f"{target.name} wrapper launch {launch + 1}")
 
 
 def test_large_scores_do_not_overflow(targets: tuple[Target, ...]) -> None:
