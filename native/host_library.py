@@ -17,6 +17,7 @@ from native.loader import capabilities_of
 from native.toolchain import BuildError, Compiler
 
 _NATIVE_DIR = Path(__file__).resolve().parent
+_REPOSITORY = _NATIVE_DIR.parent
 _OUTPUT = "libsm70.so"
 
 # One image: two byte ranges. The driver takes PTX as a C string; the .byte 0 ends it.
@@ -99,7 +100,7 @@ def inspect_library(library: Path) -> dict[str, dict[str, int]]:
     """
     code = "import sys; from native.host_library import _describe; print(_describe(sys.argv[1]))"
     argv = [sys.executable, "-c", code, str(library)]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=_NATIVE_DIR.parent)
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=_REPOSITORY)
     if done.returncode != 0:
         raise BuildError(f"the built library does not load (exit status {done.returncode}): {done.stderr.strip()}")
     facts: dict[str, dict[str, int]] = json.loads(done.stdout)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from native.build import DEFAULT_OUT, NATIVE_DIR
@@ -22,8 +22,14 @@ FLAGS = ("-std=c++17", "-O2", "-mavx2", "-mfma", "-mf16c", "-ffp-contract=fast",
 DRIVER = "driver_launch.cpp"
 
 
-def build(out_dir: Path = DEFAULT_OUT / "emulation", progress: Callable[[str], None] | None = None) -> Path:
+def build(
+    out_dir: Path = DEFAULT_OUT / "emulation",
+    progress: Callable[[str], None] | None = None,
+    kernels: Sequence[Path] | None = None,
+) -> Path:
     """Compile what changed and return the shared object.
+
+    ``kernels``: device sources and launchers to take instead of all of native/cuda.
 
     Raises:
         BuildError: no compiler, or a source does not compile.
@@ -34,9 +40,11 @@ def build(out_dir: Path = DEFAULT_OUT / "emulation", progress: Callable[[str], N
     common = hashlib.sha256(repr((compiler, FLAGS)).encode())
     for header in headers:
         common.update(header.read_bytes())
+    if kernels is None:
+        launchers = (path for path in NATIVE_DIR.glob("cuda/*_launch.cpp") if path.name != DRIVER)
+        kernels = [*sorted(NATIVE_DIR.glob("cuda/*.cu")), *sorted(launchers)]
     sources = [
-        *sorted(NATIVE_DIR.glob("cuda/*.cu")),
-        *(path for path in sorted(NATIVE_DIR.glob("cuda/*_launch.cpp")) if path.name != DRIVER),
+        *kernels,
         NATIVE_DIR / "emulation" / "emulation.cpp",
         NATIVE_DIR / "cpu" / "capability.cpp",
     ]
