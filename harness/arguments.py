@@ -228,6 +228,9 @@ examples:
     )
     compare.add_argument("base", type=Path, metavar="BASE")
     compare.add_argument("head", type=Path, metavar="HEAD")
+    compare.add_argument(
+        "--quarantine", type=Path, metavar="FILE", help="cases whose failures do not gate (default: none)"
+    )
     compare.add_argument("--explain", metavar="ROW", help="all that is known about the rows whose id contains ROW")
     _output(compare)
     _judging(compare)

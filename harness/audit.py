@@ -61,6 +61,10 @@ def _of_file(path: Path, line: dict[str, Any] | None, today: date) -> Finding:
     if line["sha256"] != sha256_file(path):
         return Finding(Weight.WRONG, what, f"it was changed since it was accepted on {line['time'][:10]}")
     days = (today - date.fromisoformat(line["time"][:10])).days
+    if days < -1:  # a day is what time zones explain
+        return Finding(
+            Weight.WRONG, what, f"accepted on {line['time'][:10]}, which is still to come: whose clock is wrong?"
+        )
     said = f"accepted {days} days ago at {line['commit'][:12]}: {line['reason']}"
     return Finding(Weight.STALE if days > STALE_DAYS else Weight.FINE, what, said)
 

@@ -164,17 +164,26 @@ def finish(folder: Path, place: Path, about: About) -> str:
 
 def open_bundle(path: Path) -> Bundle:
     """Check a bundle in whole and read it. Raises ``EvidenceError`` that says what does not hold."""
+    checked, about, evidence = _open(path)
+    verdict = decode(checked.read("comparison.json"), Verdict, f"{path}/data/comparison.json")
+    base = decode(checked.read("base.json"), Evidence, f"{path}/data/base.json") if checked.has("base.json") else None
+    notes = _check_verdict(path, evidence, base, verdict)
+    return Bundle(checked, about, evidence, verdict, base, notes)
+
+
+def read_evidence(path: Path) -> Evidence:
+    """What a bundle shows, its members and claims checked; its own verdict is neither needed nor judged again."""
+    return _open(path)[2]
+
+
+def _open(path: Path) -> tuple[bag.Bag, About, Evidence]:
     checked = bag.check(path)
     about = decode(checked.read("bundle.json"), About, f"{path}/data/bundle.json")
     if about.schema != SCHEMA:
         raise EvidenceError(f"{path}: bundle schema {about.schema}, this harness reads {SCHEMA}")
     if not about.not_claimed:
         raise EvidenceError(f"{path}/data/bundle.json: says nothing about what it does not claim")
-    evidence = _evidence(checked, about)
-    verdict = decode(checked.read("comparison.json"), Verdict, f"{path}/data/comparison.json")
-    base = decode(checked.read("base.json"), Evidence, f"{path}/data/base.json") if checked.has("base.json") else None
-    notes = _check_verdict(path, evidence, base, verdict)
-    return Bundle(checked, about, evidence, verdict, base, notes)
+    return checked, about, _evidence(checked, about)
 
 
 def _evidence(checked: bag.Bag, about: About) -> Evidence:

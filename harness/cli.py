@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import os
 import signal
@@ -31,6 +32,7 @@ from harness.run import ScopeRun, known_scopes, mark_not_run, run_scopes
 from harness.rundir import SCOPE_NAME, new_run_id, open_run
 
 if TYPE_CHECKING:
+    from harness.bundle import Bundle
     from harness.model import Comparison, Evidence, GateDecision
     from harness.seal import Carried, Sealed, SealRequest
 
@@ -64,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "lease": lambda chosen: machine_cli.lease_command(chosen, pytest_args, say, print),
         "doctor": lambda chosen: machine_cli.doctor_command(chosen, print),
     }
+    collecting = gc.isenabled()
+    gc.disable()  # records live to the end and hold no cycles: looking for some is half the time of a large bundle
     try:
         code = commands[options.command](options)
         sys.stdout.flush()
@@ -78,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # `harness report ... | head`
         sys.stderr.close()
         code = ExitCode.OK
+    finally:
+        if collecting:
+            gc.enable()
     raise SystemExit(int(code))
 
 
@@ -271,23 +278,36 @@ def verify_command(options: argparse.Namespace) -> int:
         passed = sum(case.status.green for case in scope.cases)
         origin = "" if scope.origin.kind is OriginKind.FRESH else f" ({scope.origin.kind}: {scope.origin.detail})"
         print(f"scope   {scope.scope}: {passed} of {len(scope.cases)} cases passed{origin}")
-    for note in bundle.notes:
+    for note in (*bundle.notes, *_report_notes(bundle)):
         print(f"note    {note}")
     print(f"verdict {bundle.verdict.decision.code} at sealing (this command judges the bundle, not the engine)")
     return ExitCode.OK
+
+
+def _report_notes(bundle: Bundle) -> list[str]:
+    """The report's words are laid out again; other words are no proof of anything, but worth a second look."""
+    from harness.report import build_document, render_markdown
+
+    verdict, head = bundle.verdict, replace(bundle.evidence, digest="")
+    again = render_markdown(build_document(verdict.comparison, verdict.decision, head, bundle.base))
+    if bundle.bag.has("report.md") and bundle.bag.read("report.md") == again.encode():
+        return []
+    return ["report.md is not what this harness writes from the contents: worded by another version, or edited"]
 
 
 def compare_command(options: argparse.Namespace) -> int:
     """``harness compare``."""
     from harness.compare import compare
     from harness.gate import decide
+    from harness.quarantine import read_quarantine
     from harness.sources import open_evidence
 
     with output(options.output) as write:
         head = open_evidence(options.head)
         base = open_evidence(options.base, head.device_key)
         policy = _policy(options)
-        comparison = compare(base, head, policy)
+        quarantine = read_quarantine(options.quarantine) if options.quarantine else {}
+        comparison = compare(base, head, policy, quarantine, datetime.now(UTC).date().isoformat())
         decision = decide(comparison, policy)
         if options.explain is not None:
             from harness.explain import explain

@@ -7,15 +7,14 @@ for what it is worth: what cannot be known is unknown and never zero, and nothin
 from __future__ import annotations
 
 import codecs
-import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from xml.etree.ElementTree import Element, ParseError
+from xml.etree.ElementTree import ParseError
 
 from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import iterparse
+from defusedxml.ElementTree import DefusedXMLParser
 
 from harness.errors import EvidenceError, file_error
 from harness.model import CaseStatus
@@ -46,6 +45,7 @@ _STATUS_WORDS = {
         CaseStatus.SKIPPED,
     ),
 }
+_BAD = (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.UNKNOWN, CaseStatus.FLAKY)
 # Worst first: of several outcomes of one case the first of these counts.
 _WORST = (
     CaseStatus.ERROR,
@@ -110,13 +110,11 @@ def parse_junit(content: bytes, name: str) -> JUnitReport:
     text = _decoded(content, name, report)
     if not text.strip():
         raise EvidenceError(f"{name}: the file is empty", "the writer died before it wrote anything")
-    raw = _Collector(report)
+    raw = _Collector(report, name)
+    parser = DefusedXMLParser(target=raw, forbid_dtd=True)
     try:
-        for event, element in iterparse(io.BytesIO(text.encode()), events=("start", "end"), forbid_dtd=True):
-            if event == "start":
-                raw.start(element, name)
-            else:
-                raw.end(element)
+        parser.feed(text)
+        parser.close()
     except DefusedXmlException as error:
         raise EvidenceError(f"{name}: a DOCTYPE or entity is refused ({error})", "JUnit XML needs neither") from error
     except ParseError as error:
@@ -157,60 +155,90 @@ def _legal_reference(match: re.Match[str]) -> str:
     return match[0]
 
 
-class _Collector:
-    """Takes parse events; keeps only the open suites, so that memory does not grow with the file's text."""
+@dataclass
+class _Element:
+    """What is kept of an element that says how something ended."""
 
-    def __init__(self, report: JUnitReport) -> None:
+    tag: str
+    attributes: dict[str, str]
+    text: str = ""
+
+
+class _Collector:
+    """Takes what the parser meets; keeps the open suites and the open case, so memory does not grow with the file."""
+
+    def __init__(self, report: JUnitReport, name: str) -> None:
         self.report = report
+        self.file = name
         self.cases: list[JUnitCase] = []
         self.path: list[_Suite] = []
         self.depth = 0
-        self.in_case = 0
+        self.case: _Element | None = None
+        self.case_depth = 0
+        self.children: list[_Element] = []
+        self.open: _Element | None = None
 
-    def start(self, element: Element, name: str) -> None:
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.depth += 1
-        tag = _tag(element)
-        if self.depth > DEPTH_LIMIT:
-            raise EvidenceError(f"{name}: elements nest deeper than {DEPTH_LIMIT}")
-        if self.depth == 1 and tag not in ("testsuites", "testsuite"):
-            raise EvidenceError(f"{name}: the root element is <{tag}>; JUnit XML has <testsuites> or <testsuite>")
-        if tag == "testcase":
-            self.in_case += 1
-        elif tag in ("testsuite", "testsuites") and not self.in_case:
-            # Names of the root are tool names ("pytest tests", "jest tests"), not part of what a case is called.
-            self.path.append(_Suite(element.get("name", "").strip() if tag == "testsuite" else "", element))
-
-    def end(self, element: Element) -> None:
-        self.depth -= 1
-        tag = _tag(element)
-        if tag == "testcase":
-            self.in_case -= 1
-            if not self.in_case:
-                self._case(element)
-                element.clear()
-        elif self.in_case:
+        tag = tag.rpartition("}")[2]
+        if self.case is not None:
+            if self.depth == self.case_depth + 1:  # only direct children speak for the case
+                self.open = _Element(tag, attributes)
+                self.children.append(self.open)
+            elif self.depth > DEPTH_LIMIT:
+                raise EvidenceError(f"{self.file}: elements nest deeper than {DEPTH_LIMIT}")
             return
+        if self.depth > DEPTH_LIMIT:
+            raise EvidenceError(f"{self.file}: elements nest deeper than {DEPTH_LIMIT}")
+        if self.depth == 1 and tag not in ("testsuites", "testsuite"):
+            raise EvidenceError(f"{self.file}: the root element is <{tag}>; JUnit XML has <testsuites> or <testsuite>")
+        if tag == "testcase":
+            self.case, self.case_depth, self.children = _Element(tag, attributes), self.depth, []
         elif tag in ("testsuite", "testsuites"):
+            # Names of the root are tool names ("pytest tests", "jest tests"), not part of what a case is called.
+            self.path.append(_Suite(attributes.get("name", "").strip() if tag == "testsuite" else "", attributes))
+        elif tag in ("error", "failure"):  # outside any case: the suite itself broke
+            self.open = _Element(tag, attributes)
+
+    def data(self, text: str) -> None:
+        if self.open is not None and len(self.open.text) < REASON_LIMIT:
+            self.open.text += text
+
+    def end(self, tag: str) -> None:
+        self.depth -= 1
+        if self.case is not None:
+            if self.depth == self.case_depth:
+                self.open = None
+            elif self.depth == self.case_depth - 1:
+                self._case(self.case, self.children)
+                self.case = None
+            return
+        tag = tag.rpartition("}")[2]
+        if tag in ("testsuite", "testsuites"):
             self._suite_end(self.path.pop())
-            element.clear()
-        elif tag in ("error", "failure") and self.path:  # outside any case: the suite itself broke
-            suite = self.path[-1]
-            suite.bad += 1
-            self.cases.append(self._suite_case(_OUTCOMES[tag], f"suite-level {tag}: {_words(element)}"))
+        elif self.open is not None and tag == self.open.tag:
+            self.path[-1].bad += 1
+            self.cases.append(self._suite_case(_OUTCOMES[tag], f"suite-level {tag}: {_words(self.open)}"))
+            self.open = None
+
+    def close(self) -> None:
+        """The parser calls this at the end of the file."""
 
     def _names(self) -> tuple[str, ...]:
         return tuple(suite.name for suite in self.path if suite.name)
 
-    def _case(self, element: Element) -> None:
-        suite = self.path[-1]
+    def _case(self, case: _Element, children: list[_Element]) -> None:
+        suite, given = self.path[-1], case.attributes
         suite.seen += 1
-        name = element.get("name", "").strip() or f"unnamed case {suite.seen}"
-        statuses = list(_statuses(element))
-        status = next(worst for worst in _WORST if worst in [found for found, _ in statuses])
-        reason = next(why for found, why in statuses if found is status)
-        suite.bad += status in (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.UNKNOWN, CaseStatus.FLAKY)
-        seconds = parse_duration(element.get("time") or element.get("duration"))
-        classname = element.get("classname", "").strip()
+        name = given.get("name", "").strip() or f"unnamed case {suite.seen}"
+        status, reason = CaseStatus.PASSED, ""
+        if children or "status" in given or "result" in given:
+            found = dict(reversed([*_statuses(given, children)]))  # of one status told twice the first reason counts
+            status = next(worst for worst in _WORST if worst in found)
+            reason = found[status]
+        suite.bad += status in _BAD
+        seconds = parse_duration(given.get("time") or given.get("duration"))
+        classname = given.get("classname", "").strip()
         self.cases.append(JUnitCase(self._names(), classname, name, status, seconds, reason[:REASON_LIMIT]))
 
     def _suite_end(self, suite: _Suite) -> None:
@@ -242,11 +270,11 @@ class _Collector:
 
 
 class _Suite:
-    def __init__(self, name: str, element: Element) -> None:
+    def __init__(self, name: str, attributes: dict[str, str]) -> None:
         self.name = name
         self.seen = 0
         self.bad = 0
-        self._attributes = dict(element.attrib)
+        self._attributes = attributes
 
     def tests_stated(self) -> bool:
         return "tests" in self._attributes
@@ -256,35 +284,31 @@ class _Suite:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
 
 
-def _statuses(case: Element) -> Iterator[tuple[CaseStatus, str]]:
+def _statuses(given: dict[str, str], children: list[_Element]) -> Iterator[tuple[CaseStatus, str]]:
     """Every outcome a case claims, by child elements and by its status attributes; at least one."""
-    children = {_tag(child): child for child in case}
-    for tag, child in ((_tag(child), child) for child in case):
-        if tag == "skipped" and "xfail" in child.get("type", ""):
+    for child in children:
+        if child.tag == "skipped" and "xfail" in child.attributes.get("type", ""):
             yield CaseStatus.XFAILED, _words(child)
-        elif tag in _OUTCOMES:
-            yield _OUTCOMES[tag], _words(child)
-        elif tag not in _SILENT:
-            yield CaseStatus.UNKNOWN, f"it holds an element <{tag}> of unknown meaning"
+        elif child.tag in _OUTCOMES:
+            yield _OUTCOMES[child.tag], _words(child)
+        elif child.tag not in _SILENT:
+            yield CaseStatus.UNKNOWN, f"it holds an element <{child.tag}> of unknown meaning"
     for attribute in ("status", "result"):
-        word = case.get(attribute, "").strip().lower()
+        word = given.get(attribute, "").strip().lower()
         if word in _STATUS_WORDS:
             yield _STATUS_WORDS[word], f"{attribute}={word}"
         elif word not in _GREEN_WORDS:
             yield CaseStatus.UNKNOWN, f"{attribute}={word!r} is of unknown meaning"
-    if not any(tag in _OUTCOMES for tag in children):
+    if not any(child.tag in _OUTCOMES for child in children):
         yield CaseStatus.PASSED, ""
 
 
-def _words(element: Element) -> str:
+def _words(element: _Element) -> str:
     """Message, else the first line of text, else the type: never empty, so that a skip has its reason."""
-    text = (element.text or "").strip()
+    text = element.text.strip()
     first = text.splitlines()[0] if text else ""
-    return element.get("message", "").strip() or first or element.get("type", "").strip() or "no reason given"
-
-
-def _tag(element: Element) -> str:
-    return element.tag.rpartition("}")[2]
+    given = element.attributes
+    return given.get("message", "").strip() or first or given.get("type", "").strip() or "no reason given"
 
 
 def fold(cases: list[JUnitCase]) -> list[JUnitCase]:

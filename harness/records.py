@@ -6,6 +6,7 @@ The last line may be cut when the process died while writing it; a cut line anyw
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,6 @@ from harness.errors import EvidenceError, file_error
 from harness.model import Assume, Better, CaseResult, CaseStatus, IllegalRecord, Metric, Samples, TokenControl
 
 SCHEMA = 1
-LINE_LIMIT = 256 << 20
 FILE_LIMIT = 1 << 30
 DESELECTED = "deselected on the command line"
 _Value = TypeVar("_Value")
@@ -121,7 +121,8 @@ AnyLine = (
     | UnfitLine
     | GroupLine
 )
-_decoder = msgspec.json.Decoder(AnyLine)
+_STATUS = {status.value: status for status in CaseStatus}
+_decoder: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 
 @dataclass
@@ -157,74 +158,81 @@ def read_records(path: Path) -> RecordSet:
 def parse_records(content: bytes, name: str) -> RecordSet:
     """Sort out the lines of a records file called ``name``."""
     records = RecordSet()
-    for number, line in _lines(content, name, records):
-        _take(records, line, f"{name}, line {number}")
+    number = 0
+    try:
+        for line in _lines(content, name, records):
+            number += 1
+            if line.schema != SCHEMA:
+                raise _Misplaced(f"schema {line.schema}, this harness reads {SCHEMA}")
+            _take(records, line)
+    except _Misplaced as error:
+        raise EvidenceError(f"{name}, line {number}: {error}", "another harness wrote it, or it was edited") from None
     return records
 
 
-def _lines(content: bytes, name: str, records: RecordSet) -> Iterator[tuple[int, AnyLine]]:
+class _Misplaced(ValueError):
+    """A line that is sound by itself and does not fit those before it."""
+
+
+def _lines(content: bytes, name: str, records: RecordSet) -> Iterable[AnyLine]:
+    """All lines decoded at once where all are sound; one by one where they are not, to say which is not."""
+    if b"\n\n" not in content and not content.startswith(b"\n"):
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return _decoder.decode_lines(content)
+    return _lines_one_by_one(content, name, records)
+
+
+def _lines_one_by_one(content: bytes, name: str, records: RecordSet) -> Iterator[AnyLine]:
     pieces = content.split(b"\n")
-    last = len(pieces)
     for number, piece in enumerate(pieces, 1):
-        if not piece:
-            if number != last:
-                raise EvidenceError(f"{name}, line {number}: an empty line")
+        if not piece and number == len(pieces):
             return
-        if len(piece) > LINE_LIMIT:
-            raise EvidenceError(
-                f"{name}, line {number}: {len(piece)} bytes, more than the {LINE_LIMIT} a line may have"
-            )
         try:
-            line = _decoder.decode(piece)
+            yield _decoder.decode(piece)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            if number == last:  # no newline behind it: the writer died here
+            if piece and number == len(pieces):  # no newline behind it: the writer died here
                 records.cut = number
                 return
-            raise EvidenceError(f"{name}, line {number}: {error}", "the file was cut or edited") from error
-        if line.schema != SCHEMA:
-            raise EvidenceError(
-                f"{name}, line {number}: schema {line.schema}, this harness reads {SCHEMA}",
-                "use the harness that wrote it",
-            )
-        yield number, line
+            what = str(error) if piece else "an empty line"
+            raise EvidenceError(f"{name}, line {number}: {what}", "the file was cut or edited") from error
 
 
-def _take(records: RecordSet, line: AnyLine, where: str) -> None:
-    match line:
-        case ScopeStart():
-            pass
-        case ScopeEnd():
-            records.finished = True
-        case Collected():
-            records.collected.update(dict.fromkeys(line.nodes))
-        case Deselected():
-            records.deselected.update(dict.fromkeys(line.nodes))
-        case CollectError():
-            records.collect_errors.setdefault(line.node, line.reason)
+def _take(records: RecordSet, line: AnyLine) -> None:
+    match line:  # the frequent ones first
         case CaseStart():
             records.open[line.node] = records.open.get(line.node, 0) + 1
             if line.group:
                 records.groups[line.node] = line.group
         case CaseEnd():
             if not records.open.get(line.node):
-                raise EvidenceError(f"{where}: {line.node} ended without having started")
+                raise _Misplaced(f"{line.node} ended without having started")
             records.open[line.node] -= 1
             records.ended.setdefault(line.node, []).append(line)
         case MetricLine():
-            _once(records.metrics, (line.node, line.name), line, where)
+            _once(records.metrics, (line.node, line.name), line)
         case SamplesLine():
-            _once(records.samples, (line.node, line.name), line, where)
+            _once(records.samples, (line.node, line.name), line)
         case TokensLine():
-            _once(records.tokens, (line.node, line.name), line, where)
+            _once(records.tokens, (line.node, line.name), line)
         case UnfitLine():
             records.unfit.setdefault(line.node, []).append(line.reason)
         case GroupLine():
             records.groups[line.node] = line.name
+        case Collected():
+            records.collected.update(dict.fromkeys(line.nodes))
+        case Deselected():
+            records.deselected.update(dict.fromkeys(line.nodes))
+        case CollectError():
+            records.collect_errors.setdefault(line.node, line.reason)
+        case ScopeEnd():
+            records.finished = True
+        case ScopeStart():
+            pass
 
 
-def _once(table: dict[tuple[str, str], _Value], key: tuple[str, str], value: _Value, where: str) -> None:
+def _once(table: dict[tuple[str, str], _Value], key: tuple[str, str], value: _Value) -> None:
     if key in table:
-        raise EvidenceError(f"{where}: {key[0]} states {key[1]!r} twice")
+        raise _Misplaced(f"{key[0]} states {key[1]!r} twice")
     table[key] = value
 
 
@@ -233,7 +241,6 @@ def _once(table: dict[tuple[str, str], _Value], key: tuple[str, str], value: _Va
 
 def to_cases(records: RecordSet) -> tuple[CaseResult, ...]:
     """One result a case: what ended, what was open when the process died, what was collected and never started."""
-    known = (records.collected, records.ended, records.open, records.collect_errors, records.deselected)
     known = (records.collected, records.ended, records.open, records.collect_errors, records.deselected)
     nodes = dict.fromkeys(node for table in known for node in table)
     return tuple(_case(records, node) for node in nodes)
@@ -244,6 +251,8 @@ def _case(records: RecordSet, node: str) -> CaseResult:
     if records.open.get(node):
         return CaseResult(node, CaseStatus.CRASHED, None, "the process died while this case was open", group)
     ends = [end for end in records.ended.get(node, ()) if end.outcome != "interrupted"]
+    if len(ends) == 1 and not ends[0].reruns:
+        return CaseResult(node, _STATUS[ends[0].outcome], ends[0].seconds, ends[0].reason, group)
     if ends:
         last = ends[-1]
         status, reason = CaseStatus(last.outcome), last.reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.baseline import as_evidence, load_baseline, load_file
-from harness.bundle import open_bundle
+from harness.bundle import read_evidence
 from harness.collect import collect
 from harness.errors import UsageError
 from harness.model import Evidence
@@ -22,7 +22,7 @@ def open_evidence(path: Path, device_key: str = "") -> Evidence:
         return as_evidence(str(path), baseline.device_key, [(path, baseline)])
     if path.is_dir():
         if (path / "bagit.txt").exists() or path.name.endswith(".unfinished"):
-            return open_bundle(path).evidence
+            return read_evidence(path)
         if (path / "run.json").exists():
             return collect(path, f"{path.name} (not sealed)", [])
         if any(path.glob("*/*.json")):

@@ -42,6 +42,7 @@ _UNITS: dict[str, tuple[str, float]] = {
 _SPACES = "'_ \u00a0\u2009\u202f"
 _SPACES = "'_ \u00a0\u2009\u202f"
 _DURATION = re.compile(rf"([+-]?[\d.,{_SPACES}]*\d[\d.,]*(?:[eE][+-]?\d+)?)\s*([A-Za-z\u00b5\u03bc]*)")
+_PLAIN = re.compile(r"\d{1,9}\.?\d{0,9}", re.ASCII)  # how most files write seconds
 
 
 def same_dimension(one: str, other: str) -> bool:
@@ -66,6 +67,8 @@ def parse_duration(text: str | None) -> float | None:
     Knows unit suffixes, decimal commas and thousands separators. ``12,345`` may be either and is therefore unknown;
     so are negative times, ``nan`` and infinities.
     """
+    if text and _PLAIN.fullmatch(text):
+        return float(text)
     match = _DURATION.fullmatch(text.strip()) if text and len(text) <= 64 else None
     if match is None:
         return None

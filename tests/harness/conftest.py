@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ settings.load_profile("shared machine")
 collect_ignore_glob = ["fixture_suites/*"]
 
 HERE = Path(__file__).parent
+SECRET = "hunter2-never-in-a-bundle"
 REPOSITORY = HERE.parent.parent
 
 
@@ -49,7 +51,9 @@ def harness_environment(extra: Mapping[str, str] | None = None) -> dict[str, str
     identity = {
         f"GIT_{role}_{what}": "nobody@example.org" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
     }
-    return {**keep, **identity, "PYTHONPATH": str(REPOSITORY), **(extra or {})}
+    # A lease folder of our own: a test must not wait for whoever measures on this machine.
+    leases = {"HARNESS_LEASE_DIR": str(Path(tempfile.gettempdir()) / f"harness-tests-{os.getpid()}")}
+    return {**keep, **identity, **leases, "PYTHONPATH": str(REPOSITORY), **(extra or {})}
 
 
 def call_harness(cwd: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Ran:
@@ -80,6 +84,13 @@ def make_project(root: Path) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: no waiting for the disk (``kill_driver`` tries that), no plots (``sealed_once`` has some)."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr("harness.report.draw_plots", lambda _: {})
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project of this test alone."""
@@ -90,7 +101,7 @@ def project(tmp_path: Path) -> Path:
 def sealed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with two runs of ``green`` and ``timed`` (the second a copy), sealed, the baseline accepted."""
     root = make_project(tmp_path_factory.mktemp("sealed") / "project")
-    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "CI_JOB_TOKEN": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET}
     assert call_here(root, "run", "green", "timed", "--run-dir", "runs/a", env=environment).code == 0
     shutil.copytree(root / "runs" / "a", root / "runs" / "b")
     for name in ("a", "b"):

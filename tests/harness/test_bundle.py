@@ -17,7 +17,7 @@ from harness import bag
 from harness.bundle import open_bundle
 from harness.errors import EvidenceError
 from harness.model import OriginKind
-from tests.harness.conftest import call_here, harness_environment
+from tests.harness.conftest import SECRET, call_here, harness_environment
 
 
 def reseal(folder: Path) -> None:
@@ -117,6 +117,20 @@ def test_sealed_again_never(sealed: Path) -> None:
     again = call_here(sealed, "seal", "runs/a")
     assert again.code == 2
     assert "is sealed already" in again.err
+
+
+def test_no_secret_of_the_environment_is_in_it(sealed: Path) -> None:
+    members = [path for path in (sealed / "artifacts").rglob("*") if path.is_file()]
+    assert any(path.suffix == ".svg" for path in members)
+    assert not [path for path in members if SECRET.encode() in path.read_bytes()]
+
+
+def test_an_edited_report_is_noted(bundle: Path) -> None:
+    (bundle / "data" / "report.md").write_text("# All is well\n")
+    reseal(bundle)
+    done = call_here(bundle.parent, "verify", str(bundle))
+    assert done.code == 0
+    assert "note    report.md is not what this harness writes from the contents" in done.out
 
 
 def test_members_are_read_only(sealed: Path) -> None:

@@ -221,6 +221,9 @@ def test_audit_names_what_is_not_gated_and_what_is_old(sealed: Path) -> None:
     assert "1 cases of last night are not in it, first new" in found
     assert "1 timings of last night are not in it, first new round_ms" in found
     assert "4 days left (owner me): r" in found
+    early = audit(folder, {}, [], date(2000, 1, 1))
+    assert {finding.weight for finding in early} == {Weight.WRONG}
+    assert "still to come: whose clock is wrong?" in early[0].detail
     late = audit(folder, {}, [], date(2100, 1, 1))
     assert {finding.weight for finding in late} == {Weight.STALE}
     assert audits.STALE_DAYS == 90
