@@ -156,7 +156,6 @@ class ResourceBar:
 @dataclass(frozen=True, slots=True)
 class ResourcePanel:
     quantity: str
-    unit: str
     bars: tuple[ResourceBar, ...]
 
 

@@ -26,7 +26,9 @@ SUMMARY_BYTES = 60_000
 OVERFLOW_BYTES = 1_000_000
 OVERFLOW_NAME = "report.full.md"
 
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&^])")
+# An underscore within a word is only an underscore; brackets that are escaped make parentheses harmless.
+_MARKUP = re.compile(r"[\\`*\[\]<|~$&]|(?<![^\W_])_|_(?![^\W_])")
+_BLOCK = re.compile(r"[-+=>#]|\d{1,9}[.)](?=\s|$)")
 _LINK = re.compile(r"(?i)(www|https?|ftp)(?=[.:])")
 _SIGNS = {Tone.GOOD: "✔ ", Tone.BAD: "✘ ", Tone.DOUBT: "? "}
 _ROWS = (500, 200, 100, 50, 20, 10, 5, 3, 1, 0)
@@ -147,18 +149,22 @@ def _cell(cell: Cell) -> str:
     marks = "".join(f"<sup>{note}</sup>" for note in cell.notes)
     if cell.kind is CellKind.OUTCOME:
         weight = "**" if cell.tone is Tone.BAD else ""
-        return f"{_SIGNS.get(cell.tone, '')}{weight}{escaped(cell.text)}{weight}{marks}"
+        return f"{_SIGNS.get(cell.tone, '')}{weight}{escaped(cell.text, starts_line=False)}{weight}{marks}"
     if cell.kind in (CellKind.NODE, CellKind.CODE):
         return f"{code(cell.text)}{marks}"
-    return f"{escaped(cell.text)}{marks}"
+    return f"{escaped(cell.text, starts_line=False)}{marks}"
 
 
-def escaped(text: str) -> str:
-    """``text`` as itself: no emphasis, links, HTML, headings, table cells, autolinks or mentions come of it."""
-    quoted = _MARKUP.sub(r"\\\1", text.replace(NBSP, " "))
+def escaped(text: str, *, starts_line: bool = True) -> str:
+    """``text`` as itself: no emphasis, links, HTML, tables, formulas, autolinks or mentions come of it.
+
+    At the start of a line it is kept from becoming a list, a heading or a quotation too; a table cell starts none.
+    """
+    quoted = _MARKUP.sub(r"\\\g<0>", text.replace(NBSP, " ").strip())
     quoted = _LINK.sub(lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", quoted)
-    quoted = quoted.replace("@", "@\u200b") if "@" in quoted else quoted
-    return re.sub(r"^\s*(\d*)([-=.])", r"\1\\\2", quoted)
+    quoted = quoted.replace("@", "@\u200b")
+    block = _BLOCK.match(quoted) if starts_line else None
+    return f"{quoted[: block.end() - 1]}\\{quoted[block.end() - 1 :]}" if block else quoted
 
 
 def code(text: str) -> str:

@@ -8,6 +8,7 @@ Shapes and words repeat what a colour says. Text stays text, so it can be read a
 from __future__ import annotations
 
 import math
+import textwrap
 from io import BytesIO
 from typing import Any
 
@@ -215,10 +216,9 @@ def _resources(data: Resources) -> Canvas:
                 fontsize=8.5,
                 color=INK,
             )
-        axis.set_title(panel.quantity, fontsize=10, loc="left")
-        axis.set_xlabel(panel.unit)
+        axis.set_xlabel(textwrap.fill(panel.quantity, 16), fontsize=9)
         axis.set_xlim(0, 1.45 * max(1.0, *(max(bar.head, bar.base or 0) for bar in panel.bars)))
-        axis.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(2, integer=True))
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axis.grid(axis="x")
         axis.tick_params(axis="y", length=0)

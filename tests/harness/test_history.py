@@ -19,7 +19,7 @@ from harness.history import History, Series, build_history, confirmed_steps
 from harness.model import Evidence, MetricOutcome
 from tests.harness.conftest import call_here
 from tests.report import nights as made
-from tests.report.fixtures import LATENCY
+from tests.report.fixtures import LATENCY, RESOURCES
 from tests.report.nights import nights
 
 
@@ -92,7 +92,7 @@ def test_another_device_is_another_series() -> None:
 
 
 def test_an_exact_number_steps_at_once(thirty: History) -> None:
-    found = series(thirty, "suites/kernels/test_resources.py::test_kernel_resources[paged_decode_d128]", "registers")
+    found = series(thirty, RESOURCES, "paged_decode_d128 registers")
     assert [(s.at, s.before, s.after, s.p, s.outcome) for s in found.steps] == [
         (made.REGISTERS_AT, 90, 96, None, MetricOutcome.WORSE)
     ]

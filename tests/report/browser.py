@@ -28,7 +28,7 @@ LAUNCH = (
     "import fcntl, os, sys; read, write = (fcntl.fcntl(int(pipe), fcntl.F_DUPFD, 10) for pipe in sys.argv[1:3]);"
     "os.dup2(read, 3); os.dup2(write, 4); os.execvp(sys.argv[3], sys.argv[3:])"
 )
-PATIENCE = 60.0
+PATIENCE = 200.0  # a chromium that starts on a busy machine takes minutes
 
 
 def found() -> str | None:

@@ -46,6 +46,7 @@ KERNELS = {
     "linear_m8n8k4_int4": (168, 36_864, 24),
     "silu_mul_f16": (24, 0, 0),
 }
+RESOURCES = "suites/kernels/test_build.py::test_resources_fit_a_v100"
 LATENCY = "suites/latency/test_decode.py::test_decode"
 MODES = ("greedy-plain", "greedy-lookup", "sampled-plain", "sampled-lookup")
 ENVIRONMENT = {
@@ -80,9 +81,8 @@ def sha(text: str) -> str:
 
 def kernels_scope(d128_registers: int = 96) -> ScopeEvidence:
     nodes = [(f"suites/kernels/test_{op}.py::test_matches_fp64[{shape}]", op) for op in OPS for shape in SHAPES]
-    resource_nodes = [f"suites/kernels/test_resources.py::test_kernel_resources[{kernel}]" for kernel in KERNELS]
     cases = [CaseResult(node, CaseStatus.PASSED, 0.004 + 0.001 * (len(node) % 7), group=group) for node, group in nodes]
-    cases += [CaseResult(node, CaseStatus.PASSED, 0.001, group="resources") for node in resource_nodes]
+    cases.append(CaseResult(RESOURCES, CaseStatus.PASSED, 0.001, group="build"))
     cases += [
         CaseResult(
             f"suites/kernels/test_device.py::test_cubin_matches_cpu[{op}]",
@@ -93,11 +93,11 @@ def kernels_scope(d128_registers: int = 96) -> ScopeEvidence:
         for op in ("rms_norm", "paged_decode", "linear")
     ]
     metrics = [Metric(node, "max_ulp", float(len(node) % 3), "ulp", Better.LOWER) for node, _ in nodes]
-    for node, (kernel, (registers, shared, spills)) in zip(resource_nodes, KERNELS.items(), strict=True):
+    for kernel, (registers, shared, spills) in KERNELS.items():
         registers = d128_registers if kernel == "paged_decode_d128" else registers
-        metrics.append(Metric(node, "registers", registers, "registers", Better.LOWER))
-        metrics.append(Metric(node, "static_shared", shared, "B", Better.LOWER))
-        metrics.append(Metric(node, "spill_stores", spills, "B", Better.LOWER))
+        metrics.append(Metric(RESOURCES, f"{kernel} registers", registers, "register/thread", Better.LOWER))
+        metrics.append(Metric(RESOURCES, f"{kernel} shared", shared, "B/block", Better.LOWER))
+        metrics.append(Metric(RESOURCES, f"{kernel} spills", spills, "B/thread", Better.LOWER))
     return ScopeEvidence(
         "kernels", argv=argv("kernels"), exit_code=0, seconds=11.42, cases=tuple(cases), metrics=tuple(metrics)
     )
@@ -467,8 +467,8 @@ def regressed() -> Scenario:
     )
     found = with_metric(
         found,
-        "suites/kernels/test_resources.py::test_kernel_resources[paged_decode_d128]",
-        "registers",
+        RESOURCES,
+        "paged_decode_d128 registers",
         lambda row: replace(
             row, outcome=MetricOutcome.WORSE, base=90.0, ratio=96 / 90, reason="an exact metric moved the worse way"
         ),
@@ -680,7 +680,7 @@ def hostile() -> Scenario:
     tokens = tuple(
         replace(t, node=nasty, name=f"{t.name}{i}{nasty}", finish=(nasty, nasty)) for i, t in enumerate(latency.tokens)
     )
-    metrics = (Metric(f"suites/kernels/test_resources.py::test[{nasty}]", "registers", 40.0, nasty),)
+    metrics = (Metric(RESOURCES, f"{nasty} registers", 40.0, "register/thread"), Metric(RESOURCES, nasty, 1.0, nasty))
     scope = ScopeEvidence(
         nasty, argv=(nasty,), exit_code=0, seconds=1.0, cases=cases, samples=samples, tokens=tokens, metrics=metrics
     )

@@ -53,7 +53,7 @@ def _night(night: int) -> Evidence:
 
 
 def _resources_only(scope: ScopeEvidence) -> ScopeEvidence:
-    kept: tuple[Metric, ...] = tuple(metric for metric in scope.metrics if metric.name == "registers")
+    kept: tuple[Metric, ...] = tuple(metric for metric in scope.metrics if metric.name.endswith(" registers"))
     return replace(scope, metrics=kept)
 
 

@@ -44,7 +44,7 @@ def test_axes_say_quantity_unit_and_n() -> None:
     assert "median of head / median of base, with 95 % interval; shaded: margin" in forest
     assert any("n 6" in text for text in forest)
     assert {"rounds, n", "tokens emitted by a round", "head, 70 rounds"} <= set(texts(plots["acceptance-1.svg"]))
-    assert {"Registers a thread", "registers", "B"} <= set(texts(plots["kernel-resources.svg"]))
+    assert {"Registers a", "Shared memory, B"} <= set(texts(plots["kernel-resources.svg"]))
 
 
 def test_a_resource_that_moved_names_both_values() -> None:

@@ -6,9 +6,9 @@ import shlex
 
 from harness.model import CaseOutcome, CaseRow, Comparison, Evidence, MetricOutcome, MetricRow, ScopeEvidence
 from harness.report.document import Block, Cell, CellKind, Fact, Facts, Line, Section, Table, Tone
-from harness.report.sections import figures
 from harness.report.sections import rows as shared
 from harness.report.sections.changes import differences_table
+from harness.report.sections.resources import resources
 from harness.report.words import count, seconds, visible
 
 _JUNIT = "junit.xml of each scope in the bundle lists every case"
@@ -25,7 +25,7 @@ def section(comparison: Comparison, head: Evidence, base: Evidence | None) -> Se
     tolerated = [difference for difference in comparison.differences if not difference.fatal]
     if tolerated:
         blocks.append(differences_table("tolerated", "Differences that do not forbid comparing", tolerated))
-    blocks += figures.resources(head, base)
+    blocks += resources(head, base)
     exact = [row for row in comparison.metrics if row.kind == "metric"]
     if exact:
         blocks.append(_exact_table(exact))

@@ -15,16 +15,13 @@ from harness.report.document import (
     Histogram,
     HistogramSide,
     Lane,
-    ResourceBar,
-    ResourcePanel,
-    Resources,
     RoundStrips,
     Strip,
     Telemetry,
     TelemetryPanel,
 )
 from harness.report.sections import rows as shared
-from harness.report.words import METRIC_TONE, count, listed, number, percent, quantity, seconds, shortened, visible
+from harness.report.words import METRIC_TONE, count, listed, number, quantity, seconds, shortened, visible
 from harness.units import convert, same_dimension
 
 # More than this in one picture cannot be told apart, and a page of hundreds of pictures does not open.
@@ -32,15 +29,7 @@ FOREST_ROWS = 30
 STRIP_FIGURES = 6
 HISTOGRAM_FIGURES = 4
 TELEMETRY_FIGURES = 3
-RESOURCE_BARS = 40
 TWIN = "The same figures as a table"
-
-# What a kernel's compiler says about it, as the kernel suite names it: metric name -> (words, unit).
-RESOURCE_METRICS = {
-    "registers": ("Registers a thread", "registers"),
-    "static_shared": ("Static shared a block", "B"),
-    "spill_stores": ("Spill stores a thread", "B"),
-}
 
 
 def forest(timed: Sequence[MetricRow]) -> list[Figure]:
@@ -215,67 +204,3 @@ def _telemetry_figure(scope: str, found: tuple[Track, ...]) -> Figure:
 
 def _slug(text: str) -> str:
     return "".join(char if char.isascii() and char.isalnum() else "-" for char in text)
-
-
-def resources(head: Evidence, base: Evidence | None) -> list[Figure]:
-    """Registers, shared memory and spills of each kernel that the compiler reported on."""
-    of_head, of_base = _resource_values(head), _resource_values(base)
-    nodes = list(dict.fromkeys(node for node, _ in of_head))
-    if not nodes:
-        return []
-    shown = [metric for metric in RESOURCE_METRICS if any(known == metric for _, known in of_head)]
-    panels = tuple(_resource_panel(metric, nodes[:RESOURCE_BARS], of_head, of_base) for metric in shown)
-    spilling = sum(value > 0 for (_, metric), value in of_head.items() if metric == "spill_stores")
-    alt = (
-        f"Resources of {count(len(nodes), 'device kernel')} as the compiler reports them; "
-        f"{number(spilling)} of them spill registers."
-    )
-
-    def cells(node: str) -> tuple[Cell, ...]:
-        values = (_resource_cell(of_head.get((node, metric)), of_base.get((node, metric))) for metric in shown)
-        return (shared.code(_kernel(node)), *values)
-
-    columns = ("Kernel", *(_with_unit(*RESOURCE_METRICS[metric]) for metric in shown))
-    twin = shared.table("kernel-resources-figures", TWIN, columns, nodes, cells)
-    return [Figure("kernel-resources", "What each device kernel takes", alt, Resources(panels), twin)]
-
-
-def _with_unit(words: str, unit: str) -> str:
-    return words if unit in words.lower() else f"{words}, {unit}"
-
-
-def _resource_panel(
-    metric: str, nodes: list[str], head: dict[tuple[str, str], float], base: dict[tuple[str, str], float]
-) -> ResourcePanel:
-    words, unit = RESOURCE_METRICS[metric]
-    known = [node for node in nodes if (node, metric) in head]
-    bars = tuple(ResourceBar(_kernel(node), head[node, metric], base.get((node, metric))) for node in known)
-    return ResourcePanel(words, unit, bars)
-
-
-def _resource_values(evidence: Evidence | None) -> dict[tuple[str, str], float]:
-    if evidence is None:
-        return {}
-    return {
-        (metric.node, metric.name): metric.value
-        for scope in evidence.scopes
-        for metric in scope.metrics
-        if metric.name in RESOURCE_METRICS
-    }
-
-
-def _kernel(node: str) -> str:
-    """The kernel is the parameter of the case that reports it: ``…::test_resources[rms_norm]`` is ``rms_norm``."""
-    name = node.rpartition("::")[2]
-    return shortened(visible(name.partition("[")[2].removesuffix("]") or name), 36)
-
-
-def _resource_cell(head: float | None, base: float | None) -> Cell:
-    if head is None:
-        return shared.whole(None)
-    moved = (
-        ""
-        if base is None or base == head
-        else f" (base {number(base)}, {percent(head / base) if base else 'from zero'})"
-    )
-    return Cell(f"{number(head)}{moved}", CellKind.NUMBER, sort=head)
