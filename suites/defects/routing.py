@@ -11,6 +11,7 @@ _THRESHOLDS = "suites/routing/test_thresholds.py::test_edge"
 _CAPTURE = "suites/routing/test_capture.py"
 _REFUSALS = "suites/routing/test_refusals.py"
 _EXECUTION = "suites/routing/test_execution.py"
+_HANDOVER = "suites/routing/test_handover.py"
 _KV_DTYPE = "suites/routing/test_kv_dtype.py"
 _PARTITIONS = "suites/routing/test_partitions.py"
 
@@ -127,7 +128,7 @@ DEFECTS = (
             f"{_REFUSALS}::test_an_inadmissible_layer_raises[alibi-decode]",
             f"{_REFUSALS}::test_an_inadmissible_layer_raises[head_dim_80-prefill]",
             f"{_REFUSALS}::test_a_stop_has_no_fallback",
-            f"{_EXECUTION}::test_a_refused_call_runs_nothing",
+            f"{_HANDOVER}::test_a_refused_call_runs_nothing",
         ),
     ),
     Defect(
@@ -138,7 +139,7 @@ DEFECTS = (
         attribute="grouped_rows",
         spoil=_expanded_table,
         must_go_red=(
-            f"{_EXECUTION}::test_grouped_verify_reads_the_requests_own_table",
+            f"{_HANDOVER}::test_grouped_verify_reads_the_requests_own_table",
             f"{_EXECUTION}::test_small[grouped_verify]",
         ),
     ),
@@ -150,8 +151,8 @@ DEFECTS = (
         attribute="kv_axis",
         spoil=_first_axis_of_two,
         must_go_red=(
-            f"{_EXECUTION}::test_keys_and_values_of_one_allocation[2]",
-            f"{_EXECUTION}::test_attention_over_two_blocks",
+            f"{_HANDOVER}::test_keys_and_values_of_one_allocation[2]",
+            f"{_HANDOVER}::test_attention_over_two_blocks",
         ),
     ),
     Defect(

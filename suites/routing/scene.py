@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from engine.ops.attention_call import AttentionCall
-from engine.routing import RouteRequest
+from engine.ops.attention_call import AttentionCall, RouteCounters
+from engine.ops.attention_routes import execute
+from engine.routing import RouteRequest, decide
 from suites.kernels import inputs
 from suites.oracles import attention, fp8, judge, tolerance
 from suites.oracles.arrays import F64
@@ -109,6 +110,12 @@ def scene(
     if not request.prefix:
         call = replace(call, k=_tokens(k, call), v=_tokens(v, call))
     return Scene(target, request, call, keys, values)
+
+
+def run_decided(made: Scene) -> tuple[torch.Tensor, RouteCounters]:
+    """Decide, and carry out what was decided, with counters of its own."""
+    counters = RouteCounters()
+    return execute(decide(made.request), made.call, counters), counters
 
 
 def _quantised(tensor: torch.Tensor, stored: torch.dtype, scale: float) -> tuple[torch.Tensor, F64]:
