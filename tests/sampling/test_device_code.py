@@ -1,0 +1,106 @@
+"""The sampling kernels' device code, run on the CPU by the emulation, against the CPU ops: the same bits.
+
+This shows the logic of the kernels where there is no GPU: indices, barriers, the last block's work, every task of the
+finish kernel. The order in which threads run between barriers is varied, so that a missing barrier changes a result.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from native import emulation
+from native.bindings import sampling as cpu
+from native.cuda_bindings import launch
+from native.cuda_bindings import sampling as device
+from suites.oracles.judge import assert_bits_equal
+from suites.sampling import rows
+from suites.sampling.cutting import Settings
+from suites.targets import CPU
+
+ORDERS = {"ascending": 0, "descending": 1, "shuffled": 7}
+
+
+@pytest.fixture(scope="module")
+def emulated_library() -> Path:
+    return emulation.build()
+
+
+def _compare(logits: torch.Tensor, settings: Settings, library: Path, order: int) -> None:
+    count, width = logits.shape
+    k, p, t = settings.put(CPU)
+    rng = rows.generator(count, width)
+    bits = torch.from_numpy(rng.integers(-(2**63), 2**63 - 1, size=count))
+    tokens = torch.from_numpy(rng.integers(0, width, size=count))
+    excluded = torch.from_numpy(rng.integers(-1, width, size=count))
+    plan = cpu.bind_sampling_plan(logits, k, p, t)()
+    cut = cpu.bind_sampling_apply(logits.clone(), plan, t)()
+    expected = {
+        "plan": plan,
+        "cut": cut,
+        "plan and cut": cut,
+        "draw": cpu.bind_sampling_draw(logits, plan, bits, t)(),
+        "draw without one": cpu.bind_sampling_draw(logits, plan, bits, t, excluded)(),
+        "weigh": cpu.bind_sampling_weigh(logits, plan, tokens, t)(),
+        "masses": cpu.bind_sampling_masses(logits, plan, t)(),
+    }
+    with launch.emulated(library, order):
+        both = logits.clone()
+        device.sampling_cut(both, k, p, t)
+        seen = {
+            "plan": device.sampling_plan(logits, k, p, t),
+            "cut": device.sampling_apply(logits.clone(), plan, t),
+            "plan and cut": both,
+            "draw": device.sampling_draw(logits, plan, bits, t),
+            "draw without one": device.sampling_draw(logits, plan, bits, t, excluded=excluded),
+            "weigh": device.sampling_weigh(logits, plan, tokens, t),
+            "masses": device.sampling_masses(logits, plan, t),
+        }
+    for name, tensor in expected.items():
+        assert_bits_equal(seen[name].numpy(), tensor.numpy(), name)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("width", [1, 129, 5003])
+def test_mixed_rows(emulated_library: Path, width: int, order: str) -> None:
+    """Every kind of row with its own k, p and temperature; off and greedy rows; NaN, +inf and nothing finite."""
+    logits = np.concatenate([rows.logits(kind, 2, width, seed=i) for i, kind in enumerate(rows.KINDS)])
+    logits[1, 0], logits[3, -1], logits[5] = np.nan, np.inf, -np.inf
+    settings = rows.mixed_settings(len(logits), width, seed=width)
+    _compare(torch.from_numpy(logits), settings, emulated_library, ORDERS[order])
+
+
+# Rows that end in each task of the finish kernel, wide enough for several slices and chunks.
+TASKS = {
+    "done by the plan kernel": ("ordinary", 20, 0.95),
+    "edge in a range of keys": ("ordinary", 0, 0.9),
+    "range too full, by digits": ("flat", 0, 0.5),
+    "k-th among more candidates than fit": ("coarse", 40, 0.95),
+    "tie located in its slice": ("equal", 20, 0.6),
+    "large k, by digits": ("half", 9000, 0.7),
+    "large k without top-p": ("half", 9000, 1.0),
+    "all equal by digits": ("equal", 0, 0.6),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task(emulated_library: Path, task: str) -> None:
+    kind, top_k, top_p = TASKS[task]
+    logits = torch.from_numpy(rows.logits(kind, 2, 33001))
+    _compare(logits, Settings.same(2, top_k, top_p), emulated_library, ORDERS["shuffled"])
+
+
+def test_strided_rows(emulated_library: Path) -> None:
+    """Rows that start on no 16-byte boundary are read one by one, with the same result."""
+    wide = torch.full((3, 5010), 7.0)
+    wide[:, 1:5004] = torch.from_numpy(rows.logits("half", 3, 5003))
+    _compare(wide[:, 1:5004], rows.mixed_settings(3, 5003, seed=1), emulated_library, ORDERS["descending"])
+
+
+def test_another_workspace_is_refused(emulated_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "WORKSPACE_ROW_BYTES", 1024)
+    with launch.emulated(emulated_library), pytest.raises(RuntimeError, match=r"workspace of 1024 bytes.*rebuild"):
+        device.sampling_plan(torch.zeros(1, 8), torch.ones(1, dtype=torch.int32))
