@@ -80,7 +80,7 @@ def _reply(options: argparse.Namespace, config: EngineConfig, params: SamplingPa
     from engine.llm import LLM  # torch and the model code: not for --help and not for a wrong option
     from engine.ops.bound import NativeLibraryError
 
-    message = sys.stdin.read() if options.prompt == "-" else options.prompt
+    message = _standard_input() if options.prompt == "-" else options.prompt
     try:
         llm = LLM(config)
     except NativeLibraryError as error:
@@ -100,6 +100,13 @@ def _reply(options: argparse.Namespace, config: EngineConfig, params: SamplingPa
         print(f"error: {result.error}", file=sys.stderr)
         return EXIT_FAILED
     return code
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"standard input is not UTF-8 text: {error}") from error
 
 
 def figures(result: GenerationResult) -> str:

@@ -73,8 +73,11 @@ def read_gguf(path: Path) -> GgufFile:
     size = path.stat().st_size
     if size < len(MAGIC):
         raise ModelFileError(f"{path}: {size} bytes are no GGUF file; fetch it again")
-    with path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise ModelFileError(f"{path}: cannot be read: {error.strerror}") from error
     cursor = _Cursor(path, mapped)
     magic = cursor.take(4, "the magic number")
     if magic != MAGIC:

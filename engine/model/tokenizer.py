@@ -44,9 +44,14 @@ class ChatTokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text``; the names of control tokens in it become those tokens, as the template needs.
 
-        A byte that the vocabulary has no token for is left out, as the model's own tokenizer does. SmolLM2 lacks a few
-        control characters and the first bytes of planes that Unicode has not assigned.
+        A byte that the vocabulary has no token for is left out, as the model's own tokenizer does; SmolLM2 lacks a few
+        control characters and the first bytes of planes that Unicode has not assigned. Raises ``InputError`` for a
+        string with lone surrogates (bytes that were no UTF-8).
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the prompt is no Unicode text: {error}") from error
         return self._parts.tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, token_ids: Sequence[int]) -> str:

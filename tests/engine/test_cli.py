@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from engine.__main__ import main
 
 ENGINE = [sys.executable, "-m", "engine"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command line within this process: exit code, standard output, standard error."""
+
+    def run_here(*arguments: str) -> tuple[int, str, str]:
+        try:
+            code = main(arguments)
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+        return code, *capsys.readouterr()
+
+    return run_here
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*ENGINE, *arguments],
         cwd=ROOT,
-        input=stdin,
         capture_output=True,
         text=True,
         timeout=120,
@@ -44,29 +64,34 @@ def run(*arguments: str, stdin: str = "", **environment: str) -> subprocess.Comp
         (["--model", "/no/such.gguf", "x"], "/no/such.gguf: no such file; give a .gguf file"),
     ],
 )
-def test_bad_input_is_one_clear_line_and_exit_2(arguments: list[str], message: str) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+def test_bad_input_is_one_clear_line_and_exit_2(call: Call, arguments: list[str], message: str) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
     assert message.replace("'", "") in line.replace("'", "")  # Python 3.11 quotes the choices
     assert line.startswith("error: ")
 
 
-def test_a_foreign_model_file_is_refused(tmp_path: Path) -> None:
+def test_a_foreign_model_file_is_refused(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"\x80\x02pickle")
-    done = run("--model", str(path), "x")
+    code, out, err = call("--model", str(path), "x")
+    assert (code, out) == (2, "")
+    assert "a GGUF file starts with b'GGUF'; this is another format" in err
+
+
+def test_the_environment_is_a_default_that_options_override(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SM70_MODEL", "/from/the/environment.gguf")
+    assert "/from/the/environment.gguf: no such file" in call("x")[2]
+    assert "/from/the/option.gguf: no such file" in call("--model", "/from/the/option.gguf", "x")[2]
+    monkeypatch.setenv("SM70_THREADS", "all")
+    assert "SM70_THREADS is 'all'" in call("x")[2]
+
+
+def test_the_exit_code_is_the_processs() -> None:
+    done = run("--top-p", "1.5", "x")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "a GGUF file starts with b'GGUF'; this is another format" in done.stderr
-
-
-def test_the_environment_is_a_default_that_options_override(tmp_path: Path) -> None:
-    done = run("x", SM70_MODEL="/from/the/environment.gguf")
-    assert "/from/the/environment.gguf: no such file" in done.stderr
-    done = run("--model", "/from/the/option.gguf", "x", SM70_MODEL="/from/the/environment.gguf")
-    assert "/from/the/option.gguf: no such file" in done.stderr
-    assert "SM70_THREADS is 'all'" in run("x", SM70_THREADS="all").stderr
+    assert done.stderr == "error: top-p is 1.5; allowed: above 0, up to 1.0 (off)\n"
 
 
 def test_help_shows_examples_without_loading_a_model() -> None:
@@ -83,11 +108,43 @@ def test_import_is_light() -> None:
 
 
 @pytest.mark.usefixtures("model_path")
-def test_a_prompt_longer_than_the_context_is_refused() -> None:
-    done = run("--max-model-len", "64", "-", stdin="word " * 100)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+def test_a_prompt_longer_than_the_context_is_refused(call: Call) -> None:
+    code, _, err = call("--max-model-len", "64", "word " * 100)
+    assert code == 2
+    (line,) = err.splitlines()
     assert "tokens; allowed: up to 63, the context of 64 less one token to emit" in line
+
+
+@pytest.mark.usefixtures("model_path")
+@pytest.mark.parametrize(
+    ("prompt", "stdin", "message"),
+    [
+        ("-", b"\xff\xfe", "standard input is not UTF-8 text"),
+        ("caf\udce9", b"", "the prompt is no Unicode text"),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused(
+    call: Call, monkeypatch: pytest.MonkeyPatch, prompt: str, stdin: bytes, message: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    code, out, err = call(prompt)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert message in line
+
+
+@pytest.mark.usefixtures("model_path")
+def test_a_reader_that_leaves_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m engine --max-tokens 40 --raw Once | head -c 1",
+        shell=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert (len(done.stdout), done.stderr) == (1, "")
 
 
 @pytest.mark.usefixtures("model_path")
@@ -102,9 +159,10 @@ def test_the_reply_streams_and_ends_with_the_figures() -> None:
 
 
 @pytest.mark.usefixtures("model_path")
-def test_json_is_one_record_with_the_whole_hash() -> None:
-    done = run("--json", "--max-tokens", "4", "--temperature", "1", "--top-k", "5", "--seed", "3", "Hi")
-    record = json.loads(done.stdout)
+def test_json_is_one_record_with_the_whole_hash(call: Call) -> None:
+    code, out, err = call("--json", "--max-tokens", "4", "--temperature", "1", "--top-k", "5", "--seed", "3", "Hi")
+    assert (code, err) == (0, "")
+    record = json.loads(out)
     assert len(record["tokens_sha256"]) == 64
     assert (record["seed"], record["finish_reason"], len(record["token_ids"])) == (3, "length", 4)
     assert len(record["round_times_ms"]) == record["rounds"]
