@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TextIO
+from typing import Any, Literal, NoReturn
 
 import pytest
 
@@ -59,22 +59,30 @@ def _take_own_device(worker: str) -> None:
 
 
 class RecordFile:
-    """One append-only file of JSON lines. A line that cannot be written ends the session: silence would be a lie."""
+    """One append-only file of JSON lines. A line that cannot be written ends the session: silence would be a lie.
+
+    Unbuffered, so that nothing is left over to fail again when the file is closed on a full disk.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._broken = False
         try:
-            self._stream: TextIO = path.open("a", encoding="utf-8", newline="\n")
+            self._stream = path.open("ab", buffering=0)
         except OSError as error:
             raise pytest.UsageError(f"--evidence: cannot write {path}: {error.strerror}") from error
 
     def line(self, kind: str, **fields: Any) -> None:
-        """Append one record and flush it."""
+        """Append one record. After a failure, which was told and ends the session, nothing more is tried."""
+        if self._broken:
+            return
+        line = {"schema": SCHEMA, "kind": kind, "at": round(time.monotonic(), 6), **fields}
+        left = (json.dumps(line, allow_nan=False) + "\n").encode()
         try:
-            line = {"schema": SCHEMA, "kind": kind, "at": round(time.monotonic(), 6), **fields}
-            self._stream.write(json.dumps(line, allow_nan=False) + "\n")
-            self._stream.flush()
+            while left:
+                left = left[self._stream.write(left) :]
         except OSError as error:
+            self._broken = True
             pytest.exit(f"harness: cannot write {self.path}: {error.strerror}", returncode=3)
 
     def close(self) -> None:

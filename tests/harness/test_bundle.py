@@ -133,6 +133,43 @@ def test_an_edited_report_is_noted(bundle: Path) -> None:
     assert "note    report.md is not what this harness writes from the contents" in done.out
 
 
+@pytest.mark.parametrize("number", [0, 3, 9])
+def test_a_disk_that_fills_up_while_sealing(sealed: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The error says what to do, no bundle is there, the run is untouched, and the next sealing succeeds."""
+    left = [number]
+
+    def full(_: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        done = call_here(sealed, "seal", "runs/a", "--against", "none", "--out", "out")
+    assert done.code == 3
+    assert "No space left on device" in done.err
+    assert "free some space" in done.err
+    assert [path.suffix for path in (sealed / "out").iterdir()] == [".unfinished"]
+    assert call_here(sealed, "seal", "runs/a", "--against", "none", "--out", "out").code == 0
+    (path,) = (sealed / "out").iterdir()
+    open_bundle(path)
+
+
+def test_a_read_only_place_for_bundles(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.mkdir
+
+    def refuse(self: Path, *arguments: Any, **keywords: Any) -> None:
+        if "out" in self.parts:
+            raise OSError(30, "Read-only file system")
+        real(self, *arguments, **keywords)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    done = call_here(sealed, "seal", "runs/a", "--against", "none", "--out", "out")
+    assert done.code == 3
+    assert "Read-only file system" in done.err
+    assert "choose another folder" in done.err
+
+
 def test_members_are_read_only(sealed: Path) -> None:
     path = next((sealed / "artifacts" / "bundles").iterdir()) / "data" / "bundle.json"
     assert path.stat().st_mode & 0o222 == 0

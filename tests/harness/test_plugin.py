@@ -125,6 +125,15 @@ def test_unwritable_evidence_is_a_usage_error(suites: Path) -> None:
     assert "records.jsonl" in done.stderr
 
 
+def test_a_disk_that_fills_up_ends_the_session(suites: Path) -> None:
+    """Going on without records would be silence; ``/dev/full`` takes no byte."""
+    write(suites, "def test_a(): pass\n")
+    (suites / "evidence" / "records.jsonl").symlink_to("/dev/full")
+    done = run_pytest(suites, "--evidence", "evidence")
+    assert done.returncode == 3
+    assert "No space left on device" in done.stdout + done.stderr
+
+
 def test_workers_write_their_own_files(suites: Path) -> None:
     write(suites, "import os, pytest\n@pytest.mark.parametrize('i', range(6))\ndef test_a(i, record):\n"
           "    record.samples('t', [1.0], 'ms')\n    if i == 5: os._exit(9)\n")  # fmt: skip
