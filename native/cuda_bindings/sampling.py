@@ -16,6 +16,9 @@ PLAN_COLUMNS = 4
 MAX_WIDTH = 2**22
 """Integer weights of up to 2**40 each must sum below 2**62."""
 
+MAX_LAUNCH_ROWS = 65535
+"""Rows of one launch."""
+
 WORKSPACE_ROW_BYTES = 36416
 """What an op allocates for each row, whatever the width of the row; the library refuses another size."""
 
@@ -159,9 +162,22 @@ def _run(
     mask_value: float = 0.0,
     **tensors: torch.Tensor | None,
 ) -> None:
+    # The grid's second dimension counts rows; more of them take several launches, each on rows of its own.
+    for first in range(0, logits.shape[0], MAX_LAUNCH_ROWS):
+        part = slice(first, first + MAX_LAUNCH_ROWS)
+        per_row = {name: None if tensor is None else tensor[part] for name, tensor in tensors.items()}
+        _launch(op, logits[part], scratch, apply, mask_value, per_row)
+
+
+def _launch(
+    op: str,
+    logits: torch.Tensor,
+    scratch: bool,
+    apply: int,
+    mask_value: float,
+    tensors: dict[str, torch.Tensor | None],
+) -> None:
     rows, width = logits.shape
-    if rows == 0:
-        return
     if scratch:
         # The caching allocator hands it back to the same stream, so it may go out of scope before the kernels ran.
         tensors["workspace"] = torch.empty(rows * WORKSPACE_ROW_BYTES, dtype=torch.uint8, device=logits.device)

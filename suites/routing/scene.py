@@ -58,7 +58,9 @@ class Scene:
             causal=self.request.causal,
             window=self.request.window,
         )
-        limit = tolerance.attention(expected, self.request.head_dim, self.target.arithmetic)
+        # On a GPU a softmax weight is rounded to fp16 before it meets v, as tensor cores need.
+        half_weights = self.target.activations is torch.float16
+        limit = tolerance.attention(expected, self.request.head_dim, self.target.arithmetic, half_weights=half_weights)
         judge.assert_within(f64(out)[rows], expected.out, limit, f"{self.target.name} {what}")
 
 
