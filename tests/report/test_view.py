@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,15 @@ from harness.model import (
     MetricRow,
     Policy,
 )
-from harness.report import Document, build_history_document
+from harness.report import (
+    Document,
+    build_history_document,
+    draw_plots,
+    markdown_overflow,
+    render_html,
+    render_markdown,
+    render_text,
+)
 from harness.report.document import Bullets, Cell, CellKind, Figure, Table, Tone
 from harness.report.sections import changes
 from harness.report.sections.rows import LISTED
@@ -245,3 +254,16 @@ def test_series_that_moved_are_drawn() -> None:
     assert "test_decode[greedy-lookup]  round_ms" in titles
     assert "test_decode[greedy-plain]  tokens" in titles
     assert not any("linear_m8n8k4" in title for title in titles)
+
+
+def test_a_hundred_thousand_cases_are_reported_in_five_seconds_of_processor_time() -> None:
+    scenario = fixtures.huge(100_000)
+    began = time.process_time()  # not the wall clock, which tells how busy the machine is
+    document = built(scenario)
+    summary, whole = render_markdown(document), markdown_overflow(document)
+    page = render_html(document, draw_plots(document))
+    assert time.process_time() - began < 5
+    assert len(render_text(document).splitlines()) <= 40
+    assert len(summary.encode()) < 60_000
+    assert whole is not None
+    assert "of 20,000 rows are listed" in page
