@@ -5,10 +5,12 @@
 namespace sm70 {
 namespace {
 
-// exp(x) within 2 units of the last place; x is clamped to -87..88, so the result is normal and finite. NaN stays NaN.
+// exp(x) within 2 units of the last place: zero below -87.7, infinity above 88.3. NaN stays NaN.
 // x = n ln2 + r with |r| <= ln2 / 2; exp(r) = 1 + r + r^2 p(r), p of degree 4 fitted to a relative error of 3.1e-9.
 inline F exp(F x) {
-  x = min(set(88.0f), max(set(-87.0f), x));  // a NaN is the second operand and passes
+  // At the ends n is -127 and 128, whose exponent fields are those of zero and infinity. A NaN is the second operand
+  // and passes.
+  x = min(set(89.0f), max(set(-88.0f), x));
   const I n = to_int(mul(x, set(0x1.715476p+0f)));
   const F whole = to_float(n);
   F r = fma(whole, set(-0x1.62e400p-1f), x);  // ln2 in two parts, the first with 8 spare bits
