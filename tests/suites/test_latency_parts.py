@@ -18,7 +18,7 @@ def test_arms_take_defaults_and_override_them() -> None:
     assert arms["greedy-plain"].draft == "none"
     assert arms["greedy-lookup"].draft == "lookup"
     assert {arm.prompts for arm in arms.values()} == {"short_chat"}
-    assert len(load_prompts("short_chat")) == 5
+    assert len(load_prompts("short_chat")) == 3
 
 
 @pytest.mark.parametrize("line", ["tempratur = 1.0", ""], ids=["unknown", "missing"])
