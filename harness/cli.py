@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,8 +25,8 @@ from harness import exchange_cli, history_cli, machine_cli
 from harness.arguments import build_parser, split_arguments
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
-from harness.model import ExitCode, OriginKind, Policy, ScopeSummary
-from harness.progress import ScopeProgress
+from harness.model import ExitCode, OriginKind, Policy
+from harness.progress_line import ProgressLine
 from harness.run import ScopeRun, known_scopes, mark_not_run, run_scopes
 from harness.rundir import SCOPE_NAME, new_run_id, open_run
 
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from harness.bundle import Bundle
     from harness.model import Comparison, Evidence, GateDecision
     from harness.seal import Carried, Sealed, SealRequest
-
-QUIET_EVERY_S = 15.0  # without a terminal, progress is a line now and then
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -97,6 +94,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def tell(text: str) -> None:
+    """Words that stay on their line, for progress on a terminal."""
+    print(text, end="", file=sys.stderr, flush=True)
+
+
 # ---- run ------------------------------------------------------------------------------------------------------------
 
 
@@ -112,7 +114,7 @@ def run_command(options: argparse.Namespace) -> int:
         for name in names
         if name not in not_run
     ]
-    line = ProgressLine(sys.stderr.isatty())
+    line = ProgressLine(sys.stderr.isatty(), tell)
     try:
         with open_run(run_dir) as run, machine_cli.watch([r.scope for r in requests], options, say) as watch:
             requests = [replace(request, watch=watch) for request in requests]
@@ -147,47 +149,6 @@ def _check_scopes(names: Sequence[str], suites: Path) -> None:
         raise UsageError(
             f"there is no scope {', '.join(unknown)} in {suites}", f"known are {', '.join(known) or 'none'}"
         )
-
-
-class ProgressLine:
-    """One line that follows a running scope, rewritten on a terminal, repeated now and then in a log."""
-
-    def __init__(self, terminal: bool) -> None:
-        self.terminal = terminal
-        self.started = self.last = time.monotonic()
-        self.scope = ""
-
-    def show(self, state: ScopeProgress) -> None:
-        """Called a few times a second."""
-        now = time.monotonic()
-        if state.scope != self.scope:
-            self.scope, self.started, self.last = state.scope, now, now - (0.0 if self.terminal else QUIET_EVERY_S)
-        if not self.terminal and now - self.last < QUIET_EVERY_S:
-            return
-        self.last = now
-        total = str(state.total) if state.total else "?"
-        failed = f", {len(state.failed)} failed" if state.failed else ""
-        current = f"  {state.open_cases[-1]}" if state.open_cases else ""
-        text = f"{state.scope}: {state.done}/{total} cases{failed}, {now - self.started:.0f} s{current}"
-        if self.terminal:
-            width = get_terminal_size().columns - 1
-            print(f"\r\x1b[K{text[:width]}", end="", file=sys.stderr, flush=True)
-        else:
-            say(text)
-
-    def end(self, summary: ScopeSummary) -> None:
-        """Replace the line by what the scope came to."""
-        self.clear()
-        if summary.origin.kind is OriginKind.NOT_RUN:
-            say(f"{summary.scope}: not run: {summary.origin.detail}")
-            return
-        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.counts.items())) or "no case"
-        seconds = f" in {summary.seconds:.1f} s" if summary.seconds is not None else ""
-        say(f"{summary.scope}: {counts}{seconds}{'' if summary.fresh else ' (finished earlier)'}")
-
-    def clear(self) -> None:
-        if self.terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 # ---- seal, compare, report ------------------------------------------------------------------------------------------

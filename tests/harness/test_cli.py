@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.arguments import build_parser
-from harness.cli import ProgressLine
 from harness.model import Origin, OriginKind, ScopeSummary
 from harness.progress import ScopeProgress
+from harness.progress_line import ProgressLine
 from tests.harness.conftest import REPOSITORY, call_here
 
 
@@ -168,10 +168,9 @@ assert look(Path('.'))['git.reason'] == 'GitPython is not installed'
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress(terminal: bool) -> None:
     told = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", told)
-    line = ProgressLine(terminal)
+    line = ProgressLine(terminal, lambda text: print(text, end="", file=told))
     line.show(ScopeProgress("kernels", 3, {"a": "passed", "b": "failed"}, ["c"]))
     line.show(ScopeProgress("kernels", 3, {"a": "passed", "b": "failed", "c": "passed"}, []))
     line.end(ScopeSummary("kernels", Origin(), 1, 2.0, {"passed": 2, "failed": 1}))
