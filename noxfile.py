@@ -141,10 +141,16 @@ def _model_reason(session: nox.Session) -> str:
 
 
 def _build(session: nox.Session) -> None:
-    _install(session, "core")
-    if "native" not in _done:
-        session.run(str(PYTHON), "-m", "native.build", external=True)
-        _done.add("native")
+    """Make what every scope needs. Without it nothing can be measured: that is exit code 2, never a regression."""
+    global _gate_code
+    try:
+        _install(session, "core")
+        if "native" not in _done:
+            session.run(str(PYTHON), "-m", "native.build", external=True)
+            _done.add("native")
+    except nox.command.CommandFailed:
+        _gate_code = 2
+        raise
 
 
 @nox.session

@@ -53,7 +53,14 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content``: at every moment a reader sees the old file or the new one, whole."""
+    """Replace ``path`` by ``content``: at every moment a reader sees the old file or the new one, whole.
+
+    What is no regular file (a pipe, /dev/stdout) is written to, never replaced.
+    """
+    if path.exists() and not path.is_file():
+        with writing(path):
+            path.write_bytes(content)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         try:
