@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from engine.config import EngineConfig, read_environment
@@ -77,14 +80,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _reply(options: argparse.Namespace, config: EngineConfig, params: SamplingParams) -> int:
-    from engine.llm import LLM  # torch and the model code: not for --help and not for a wrong option
-    from engine.ops.bound import NativeLibraryError
-
     message = _standard_input() if options.prompt == "-" else options.prompt
-    try:
-        llm = LLM(config)
-    except NativeLibraryError as error:
-        _fail(str(error))
+    with _interrupts_kept():
+        from engine.llm import LLM  # torch and the model code: not for --help and not for a wrong option
+        from engine.ops.bound import NativeLibraryError
+
+        try:
+            llm = LLM(config)
+        except NativeLibraryError as error:
+            _fail(str(error))
     prompt = llm.tokenizer.encode(message) if options.raw else llm.chat_prompt(message, options.system)
     generation = llm.stream(prompt, params)
     code = EXIT_OK
@@ -100,6 +104,24 @@ def _reply(options: argparse.Namespace, config: EngineConfig, params: SamplingPa
         print(f"error: {result.error}", file=sys.stderr)
         return EXIT_FAILED
     return code
+
+
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Raise an interrupt at the end again, in case a callback or a destructor of what is loaded swallowed it."""
+    seen: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> NoReturn:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if seen:
+        raise KeyboardInterrupt
 
 
 def _standard_input() -> str:
