@@ -16,7 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +31,7 @@ PREFILL_TOKENS = 512
 VERIFY_CONTEXT = 256
 VERIFY_ROWS = 8
 VERIFY_PASSES = 12
+QUANTITIES = ("decode", "prefill", "verify")
 
 
 class Side:
@@ -102,8 +103,10 @@ def interleave(ours: Callable[[], float], theirs: Callable[[], float], turns: in
     return values[True], values[False]
 
 
-def measure(ours: Side, theirs: Side, threads: int, turns: int) -> tuple[list[Row], dict[str, dict[str, Any]]]:
-    """Decode, prefill and verification with ``threads`` threads; and what both sides say of themselves."""
+def measure(
+    ours: Side, theirs: Side, threads: int, turns: int, what: Sequence[str] = QUANTITIES
+) -> tuple[list[Row], dict[str, dict[str, Any]]]:
+    """The quantities ``what`` with ``threads`` threads; and what both sides say of themselves."""
     prompt: list[int] = ours.call("chat", message=MESSAGE)["prompt"]
     long_prompt = (prompt * (PREFILL_TOKENS // len(prompt) + 1))[:PREFILL_TOKENS]
     context = long_prompt[:VERIFY_CONTEXT]
@@ -118,18 +121,23 @@ def measure(ours: Side, theirs: Side, threads: int, turns: int) -> tuple[list[Ro
         seconds: list[float] = side.call("verify", prompt=context, rows=rows, passes=VERIFY_PASSES)["seconds"]
         return 1000 * statistics.median(seconds)
 
-    rows = [
-        Row(
-            "greedy decode", threads, "token/s", *interleave(lambda: decode(ours), lambda: decode(theirs), turns), True
-        ),
-        Row(
-            "prefill 512", threads, "token/s", *interleave(lambda: prefill(ours), lambda: prefill(theirs), turns), True
-        ),
-    ]
+    def row(name: str, unit: str, call: Callable[[Side], float], *, higher_is_better: bool) -> Row:
+        pair = interleave(lambda: call(ours), lambda: call(theirs), turns)
+        measured = Row(name, threads, unit, *pair, higher_is_better)
+        # A busy machine may stop the run: what is measured is seen at once.
+        print(f"{threads} threads, {name}: {measured.ratio:.2f}x", file=sys.stderr, flush=True)
+        return measured
+
+    rows = []
+    if "decode" in what:
+        rows.append(row("greedy decode", "token/s", decode, higher_is_better=True))
+    if "prefill" in what:
+        rows.append(row("prefill 512", "token/s", prefill, higher_is_better=True))
     about = {"ours": ours.call("about"), "theirs": theirs.call("about")}
-    for count in (1, VERIFY_ROWS):
-        pair = interleave(lambda n=count: verify(ours, n), lambda n=count: verify(theirs, n), turns)  # type: ignore[misc]
-        rows.append(Row(f"verify {count} rows", threads, "ms", *pair, False))
+    if "verify" in what:
+        rows.append(row("verify 1 rows", "ms", lambda side: verify(side, 1), higher_is_better=False))
+        name = f"verify {VERIFY_ROWS} rows"
+        rows.append(row(name, "ms", lambda side: verify(side, VERIFY_ROWS), higher_is_better=False))
     return rows, about
 
 
@@ -142,7 +150,7 @@ def show(rows: list[Row], about: dict[str, dict[str, Any]]) -> str:
             f"{row.what:<16} {row.threads:>7} {row.unit:>8} {ours:>9.2f} {spread(row.ours):>6.1%} "
             f"{theirs:>9.2f} {spread(row.theirs):>6.1%} {len(row.ours):>3} {row.ratio:>5.2f}x"
         )
-    for threads in sorted({row.threads for row in rows}):
+    for threads in sorted({row.threads for row in rows if row.what.startswith("verify")}):
         one, eight = (
             next(row for row in rows if row.threads == threads and row.what == f"verify {count} rows")
             for count in (1, VERIFY_ROWS)
@@ -164,6 +172,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, help="GGUF file (default: SM70_MODEL, or the packaged SmolLM2)")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--turns", type=int, default=6, help="measurements of each side and quantity")
+    parser.add_argument("--what", nargs="+", choices=QUANTITIES, default=list(QUANTITIES), help="quantities to measure")
     parser.add_argument("--json", type=Path, help="write every value here as well")
     options = parser.parse_args(argv)
     model = str(options.model or read_environment(os.environ).model or default_model_path())
@@ -175,7 +184,7 @@ def main(argv: list[str] | None = None) -> int:
         ours = Side([sys.executable, "-m", "suites.latency.bench_worker", *arguments])
         theirs = Side([options.peer_python, str(Path(__file__).with_name("peer_worker.py")), *arguments])
         try:
-            measured, about = measure(ours, theirs, threads, options.turns)
+            measured, about = measure(ours, theirs, threads, options.turns, options.what)
             rows += measured
         finally:
             ours.close()
