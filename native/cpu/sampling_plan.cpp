@@ -33,16 +33,16 @@ uint32_t scan_row(const SamplingRow& row, SamplingScratch& scratch) {
   return row_top;
 }
 
-// Collects every entry whose key is at least `bound`; false when there are more than kCandidates.
-bool collect(const SamplingRow& row, uint32_t bound, SamplingScratch& scratch, int& found) {
+// Collects every entry with a key in [low, high]; false when there are more than kCandidates.
+bool collect(const SamplingRow& row, uint32_t low, uint32_t high, SamplingScratch& scratch, int& found) {
   found = 0;
   bool fits = true;
   for (int span = 0; span < row.spans && fits; ++span) {
-    if (scratch.top[span] < bound) continue;
+    if (scratch.top[span] < low) continue;
     each_block(row, span, scratch, [&](int64_t at, int count, const uint32_t* keys, uint32_t top) {
-      if (top < bound || !fits) return;
+      if (top < low || !fits) return;
       for (int i = 0; i < count; ++i) {
-        if (keys[i] < bound) continue;
+        if (keys[i] < low || keys[i] > high) continue;
         if (found == kCandidates) {
           fits = false;
           return;
@@ -52,6 +52,19 @@ bool collect(const SamplingRow& row, uint32_t bound, SamplingScratch& scratch, i
     });
   }
   return fits;
+}
+
+uint64_t count_equal(const SamplingRow& row, uint32_t key, SamplingScratch& scratch) {
+  uint64_t equal = 0;
+  for (int span = 0; span < row.spans; ++span) {
+    if (scratch.top[span] < key) continue;
+    each_block(row, span, scratch, [&](int64_t, int count, const uint32_t* keys, uint32_t) {
+      uint32_t here = 0;
+      for (int i = 0; i < count; ++i) here += keys[i] == key;
+      equal += here;
+    });
+  }
+  return equal;
 }
 
 // The key at which the amount (entries, or mass) of larger keys is below a limit and that of itself and larger is not.
@@ -131,17 +144,11 @@ uint32_t tie_from_the_end(const SamplingRow& row, uint32_t key, uint64_t rank, S
   return 0;
 }
 
-// The nucleus of `count` sorted survivors.
-RowPlan nucleus_of_sorted(const SamplingRow& row, uint32_t threshold, float top_p, int count,
-                          SamplingScratch& scratch) {
-  for (int i = 0; i < count; ++i) scratch.sorted[i] = static_cast<uint32_t>(scratch.candidates[i] >> 32);
-  const double maximum = value_of(scratch.sorted[0]);
-  uint64_t total = 0;
-  for (int at = 0; at < count; at += kSamplingBlock)
-    total += row.blocks.masses(scratch.sorted + at, std::min(kSamplingBlock, count - at), maximum, scratch.masses);
-  const uint64_t limit = nucleus_limit(top_p, total);
-  uint64_t ahead = 0;
-  int last = 0;  // the first always stays
+// The plan whose edge is the last of `count` sorted candidates that has less than `limit` mass ahead, starting from
+// `ahead`; there is one.
+RowPlan edge_of_sorted(const SamplingRow& row, uint32_t threshold, uint64_t ahead, uint64_t limit, int count,
+                       double maximum, SamplingScratch& scratch) {
+  int last = 0;
   for (int at = 0; at < count; at += kSamplingBlock) {
     const int here = std::min(kSamplingBlock, count - at);
     row.blocks.masses(scratch.sorted + at, here, maximum, scratch.masses);
@@ -154,6 +161,55 @@ RowPlan nucleus_of_sorted(const SamplingRow& row, uint32_t threshold, float top_
   return {threshold, scratch.sorted[last], split ? static_cast<uint32_t>(scratch.candidates[last]) : 0, 0};
 }
 
+void sort_candidates(int count, SamplingScratch& scratch) {
+  std::sort(scratch.candidates, scratch.candidates + count, std::greater<>());
+  for (int i = 0; i < count; ++i) scratch.sorted[i] = static_cast<uint32_t>(scratch.candidates[i] >> 32);
+}
+
+// The plan whose edge is the `rank`-th highest id of `ties` entries with `key`.
+RowPlan plan_in_tie(const SamplingRow& row, uint32_t threshold, uint32_t key, uint64_t rank, uint64_t ties,
+                    SamplingScratch& scratch) {
+  return {threshold, key, rank < ties ? tie_from_the_end(row, key, rank, scratch) : 0, 0};
+}
+
+// The nucleus of `count` candidates above the bound and, where the bound is the threshold, of the entries equal to it.
+RowPlan nucleus_of_few(const SamplingRow& row, uint32_t threshold, uint32_t bound, float top_p, uint32_t top, int count,
+                       SamplingScratch& scratch) {
+  const double maximum = value_of(top);
+  sort_candidates(count, scratch);
+  uint64_t strict = 0;
+  for (int at = 0; at < count; at += kSamplingBlock)
+    strict += row.blocks.masses(scratch.sorted + at, std::min(kSamplingBlock, count - at), maximum, scratch.masses);
+  const uint64_t ties = threshold == bound ? count_equal(row, bound, scratch) : 0;
+  const uint64_t each = mass_of(value_of(bound), maximum);
+  const uint64_t limit = nucleus_limit(top_p, strict + ties * each);
+  if (strict >= limit) return edge_of_sorted(row, threshold, 0, limit, count, maximum, scratch);
+  return plan_in_tie(row, threshold, bound, (limit - strict + each - 1) / each, ties, scratch);
+}
+
+// Bins of mass: five bits below the leading one, so that a bin holds values less than a thirty-second of a factor two
+// apart. Mass never rises as the value falls, so a bin is a range of keys.
+constexpr int kBinBits = 5;
+constexpr int kBins = (kMassBits + 1) << kBinBits;
+static_assert(kBins <= kDigits, "bins share the digits' scratch");
+
+int bin_of(uint64_t mass) {
+  const int leading = 63 - __builtin_clzll(mass | 1);
+  const uint64_t below = leading >= kBinBits ? mass >> (leading - kBinBits) : mass << (kBinBits - leading);
+  return leading << kBinBits | static_cast<int>(below & ((1 << kBinBits) - 1));
+}
+
+// The smallest key of at most `top` whose mass is in `bin` or a higher one.
+uint32_t first_key_of_bin(int bin, uint32_t top, double maximum) {
+  uint32_t below = kKeyNegativeInfinity;  // weighs nothing
+  while (top - below > 1) {
+    const uint32_t middle = below + (top - below) / 2;
+    const uint64_t mass = mass_of(value_of(middle), maximum);
+    (mass != 0 && bin_of(mass) >= bin ? top : below) = middle;
+  }
+  return top;
+}
+
 RowPlan nucleus_by_digits(const SamplingRow& row, uint32_t threshold, float top_p, uint32_t top,
                           SamplingScratch& scratch) {
   const double maximum = value_of(top);
@@ -161,9 +217,41 @@ RowPlan nucleus_by_digits(const SamplingRow& row, uint32_t threshold, float top_
   const Edge edge = find_edge<true>(row, threshold, maximum, scratch,
                                     [&](uint64_t total) { return limit = nucleus_limit(top_p, total); });
   const uint64_t each = mass_of(value_of(edge.key), maximum);
-  const uint64_t rank = (limit - edge.above + each - 1) / each;
-  const bool split = rank < edge.ties / each;
-  return {threshold, edge.key, split ? tie_from_the_end(row, edge.key, rank, scratch) : 0, 0};
+  return plan_in_tie(row, threshold, edge.key, (limit - edge.above + each - 1) / each, edge.ties / each, scratch);
+}
+
+// The nucleus of every entry that is at least the threshold: one pass sums the bins, one collects the edge's bin.
+RowPlan nucleus_of_many(const SamplingRow& row, uint32_t threshold, float top_p, uint32_t top,
+                        SamplingScratch& scratch) {
+  const double maximum = value_of(top);
+  std::fill_n(scratch.amount, kBins, 0);
+  uint64_t total = 0;
+  for (int span = 0; span < row.spans; ++span) {
+    if (scratch.top[span] < threshold) continue;
+    each_block(row, span, scratch, [&](int64_t, int count, const uint32_t* keys, uint32_t top_of_block) {
+      if (top_of_block < threshold) return;
+      row.blocks.masses(keys, count, maximum, scratch.masses);
+      for (int i = 0; i < count; ++i) {
+        const uint64_t mass = keys[i] >= threshold ? scratch.masses[i] : 0;
+        scratch.amount[bin_of(mass)] += mass;
+        total += mass;
+      }
+    });
+  }
+  const uint64_t limit = nucleus_limit(top_p, total);
+  int bin = kBins - 1;
+  uint64_t ahead = 0;
+  while (ahead + scratch.amount[bin] < limit) ahead += scratch.amount[bin--];
+  const uint32_t low = std::max(threshold, first_key_of_bin(bin, top, maximum));
+  const uint32_t high = bin + 1 == kBins ? top : std::max(low, first_key_of_bin(bin + 1, top + 1, maximum) - 1);
+  if (low == high) {
+    const uint64_t each = mass_of(value_of(low), maximum);
+    return plan_in_tie(row, threshold, low, (limit - ahead + each - 1) / each, scratch.amount[bin] / each, scratch);
+  }
+  int found = 0;
+  if (!collect(row, low, high, scratch, found)) return nucleus_by_digits(row, threshold, top_p, top, scratch);
+  sort_candidates(found, scratch);
+  return edge_of_sorted(row, threshold, ahead, limit, found, maximum, scratch);
 }
 
 }  // namespace
@@ -175,29 +263,31 @@ RowPlan plan_row(const SamplingRow& row, int64_t top_k, float top_p, uint32_t fl
   if (flags & kGreedy) return {0, 0, 0, kGreedy};
 
   uint32_t threshold = 0;
-  int found = 0;
-  bool collected = false;
   if (top_k > 0 && top_k < row.width) {
     if (top_k <= row.spans) {
       uint32_t* maxima = scratch.sorted;
       std::copy_n(scratch.top, row.spans, maxima);
       std::nth_element(maxima, maxima + (top_k - 1), maxima + row.spans, std::greater<>());
-      collected = collect(row, maxima[top_k - 1], scratch, found);
+      const uint32_t bound = maxima[top_k - 1];
+      int above = 0;
+      if (bound == top || collect(row, bound + 1, top, scratch, above)) {
+        // With k or more above the bound the k-th is among them; else the bound itself is the k-th.
+        uint64_t* all = scratch.candidates;
+        threshold = bound;
+        if (above >= top_k) {
+          std::nth_element(all, all + (top_k - 1), all + above, std::greater<>());
+          threshold = static_cast<uint32_t>(all[top_k - 1] >> 32);
+          above = static_cast<int>(
+              std::partition(all, all + above, [&](uint64_t one) { return one >> 32 >= threshold; }) - all);
+        }
+        if (top_p == 1.0f) return {threshold, threshold, 0, 0};
+        return nucleus_of_few(row, threshold, bound, top_p, top, above, scratch);
+      }
     }
-    if (collected) {
-      uint64_t* all = scratch.candidates;
-      std::nth_element(all, all + (top_k - 1), all + found, std::greater<>());
-      threshold = static_cast<uint32_t>(all[top_k - 1] >> 32);
-    } else {
-      threshold = find_edge<false>(row, 0, 0, scratch, [&](uint64_t) { return static_cast<uint64_t>(top_k); }).key;
-    }
+    threshold = find_edge<false>(row, 0, 0, scratch, [&](uint64_t) { return static_cast<uint64_t>(top_k); }).key;
   }
   if (top_p == 1.0f) return {threshold, threshold, 0, 0};
-  if (!collected) return nucleus_by_digits(row, threshold, top_p, top, scratch);
-  uint64_t* all = scratch.candidates;
-  const uint64_t* end = std::partition(all, all + found, [&](uint64_t one) { return one >> 32 >= threshold; });
-  std::sort(all, scratch.candidates + (end - all), std::greater<>());
-  return nucleus_of_sorted(row, threshold, top_p, static_cast<int>(end - all), scratch);
+  return nucleus_of_many(row, threshold, top_p, top, scratch);
 }
 
 }  // namespace sm70
