@@ -10,7 +10,7 @@ import torch
 
 from engine.ops.functional import Weight
 from engine.ops.functional import bind_linear as linear
-from engine.ops.packed import PackedQ4_1, PackedQ8_0
+from engine.ops.packed import PackedQ8_0
 from native import ops as native_ops
 from native.loader import NativeLibraryError
 from native.ops import Call, Program, set_threads, threads
@@ -33,11 +33,11 @@ __all__ = [
 
 
 def embedding(ids: torch.Tensor, weight: Weight, *, out: torch.Tensor) -> Call:
-    """See `functional.embedding`. Raises ``ValueError`` for a Q4_1 weight, whose rows cannot be looked up alone."""
+    """See `functional.embedding`. Raises ``ValueError`` for a 4-bit weight, whose rows cannot be looked up alone."""
     if isinstance(weight, PackedQ8_0):
         return native_ops.bind_embedding_q8_0(ids, weight.data, weight.n, out)
-    if isinstance(weight, PackedQ4_1):
-        raise ValueError("embedding: saw a Q4_1 weight, allowed: PackedQ8_0 or a float tensor [V, H]")
+    if not isinstance(weight, torch.Tensor):
+        raise ValueError(f"embedding: saw a {type(weight).__name__}, allowed: PackedQ8_0 or a float tensor [V, H]")
     return native_ops.bind_embedding_dense(ids, weight, out)
 
 

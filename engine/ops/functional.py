@@ -11,31 +11,49 @@ Conventions of every op:
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
-from engine.ops import dispatch
+from engine.ops.gdn import gdn_chunk, gdn_conv, gdn_gated_rms_norm, gdn_gates, gdn_recurrent
+from engine.ops.head import candidate_logits, dense_logits
+from engine.ops.kv_codec import fp8_decode, fp8_encode, store_kv
 from engine.ops.packed import PackedQ4_1, PackedQ8_0, pack_q4_1, pack_q8_0
+from engine.ops.placement import on_cuda
 from native import ops as native_ops
 from native import ops_cuda
+from native.cuda_bindings.packed import PackedInt4, PackedNvfp4, pack_awq, pack_int4, pack_nvfp4
 
 __all__ = [
     "FULL_WINDOW",
+    "PackedInt4",
+    "PackedNvfp4",
     "PackedQ4_1",
     "PackedQ8_0",
     "Weight",
+    "bind_linear",
+    "candidate_logits",
+    "dense_logits",
     "embedding",
+    "fp8_decode",
+    "fp8_encode",
+    "gdn_chunk",
+    "gdn_conv",
+    "gdn_gated_rms_norm",
+    "gdn_gates",
+    "gdn_recurrent",
     "linear",
+    "pack_awq",
+    "pack_int4",
+    "pack_nvfp4",
     "pack_q4_1",
     "pack_q8_0",
     "paged_attention",
     "rms_norm",
     "rope_store_kv",
     "silu_mul",
+    "store_kv",
 ]
 
-Weight = torch.Tensor | PackedQ4_1 | PackedQ8_0
+Weight = torch.Tensor | PackedQ4_1 | PackedQ8_0 | PackedInt4 | PackedNvfp4
 
 FULL_WINDOW = (-1, -1)
 
@@ -51,12 +69,12 @@ def embedding(ids: torch.Tensor, weight: PackedQ8_0 | torch.Tensor, *, out: torc
     Returns:
         float32 [T, H].
     """
-    on_cuda = _on_cuda("embedding_q8_0" if isinstance(weight, PackedQ8_0) else "embedding_dense", ids)
+    runs_on_cuda = on_cuda("embedding_q8_0" if isinstance(weight, PackedQ8_0) else "embedding_dense", ids)
     if isinstance(weight, PackedQ8_0):
-        if on_cuda:
+        if runs_on_cuda:
             return ops_cuda.embedding_q8_0(ids, weight.data, weight.n, out=out)
         return native_ops.bind_embedding_q8_0(ids, weight.data, weight.n, out)()
-    if on_cuda:
+    if runs_on_cuda:
         return ops_cuda.embedding_dense(ids, weight, out=out)
     return native_ops.bind_embedding_dense(ids, weight, out)()
 
@@ -70,7 +88,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, *, out: torch.Te
         eps: positive, inside the square root.
         out: like ``x``; may be ``x``.
     """
-    if _on_cuda("rms_norm", x):
+    if on_cuda("rms_norm", x):
         return ops_cuda.rms_norm(x, weight, eps, out=out)
     return native_ops.bind_rms_norm(x, weight, eps, out)()
 
@@ -80,20 +98,29 @@ def linear(
 ) -> torch.Tensor:
     """x @ weight.T (+ residual).
 
+    On the CPU a packed weight meets activations in 16-bit fixed point: one power-of-two scale for each 32 inputs, so an
+    input is off by at most 2^-15 of the largest of its 32, and every float16 activation within 2^-4 of it is exact. The
+    sums over a group are exact integers, whatever their order; a group below 2^-112 counts as zero, one with a value
+    that is not finite makes its row NaN. Dense weights are multiplied in float32.
+
     Args:
         x: float32 [M, K], rows may be strided.
-        weight: PackedQ4_1, PackedQ8_0, or a float32 tensor [N, K].
+        weight: PackedQ4_1, PackedQ8_0, PackedInt4, PackedNvfp4, or a float32 or float16 tensor [N, K].
         residual: float32 [M, N], added last; may be ``out``.
         out: float32 [M, N].
 
     Returns:
-        float32 [M, N]. A row's bits do not depend on M.
+        float32 [M, N] of the logical width, whatever the padding. A row's bits do not depend on M.
     """
-    if isinstance(weight, PackedQ4_1) and _on_cuda("linear_q4_1", x):
+    if isinstance(weight, PackedQ4_1) and on_cuda("linear_q4_1", x):
         return ops_cuda.linear_q4_1(x, weight.data, weight.n, residual=residual, out=out)
-    if isinstance(weight, PackedQ8_0) and _on_cuda("linear_q8_0", x):
+    if isinstance(weight, PackedQ8_0) and on_cuda("linear_q8_0", x):
         return ops_cuda.linear_q8_0(x, weight.data, weight.n, residual=residual, out=out)
-    if isinstance(weight, torch.Tensor) and _on_cuda(_dense_linear(x), x):
+    if isinstance(weight, PackedInt4) and on_cuda("linear_int4", x):
+        return ops_cuda.linear_int4(x, weight, residual=residual, out=out)
+    if isinstance(weight, PackedNvfp4) and on_cuda("linear_nvfp4", x):
+        return ops_cuda.linear_nvfp4(x, weight, residual=residual, out=out)
+    if isinstance(weight, torch.Tensor) and on_cuda(_dense_linear(x), x):
         return ops_cuda.linear_f16(x, weight, residual=residual, out=out)
     return bind_linear(x, weight, residual=residual, out=out)()
 
@@ -101,11 +128,17 @@ def linear(
 def bind_linear(
     x: torch.Tensor, weight: Weight, *, residual: torch.Tensor | None = None, out: torch.Tensor | None = None
 ) -> native_ops.Call:
-    """`linear` bound to its buffers, for a runner that calls it every step."""
+    """`linear` on the CPU bound to its buffers, for a runner that calls it every step."""
     if isinstance(weight, PackedQ4_1):
         return native_ops.bind_linear_q4_1(x, weight.data, weight.n, residual, out)
     if isinstance(weight, PackedQ8_0):
         return native_ops.bind_linear_q8_0(x, weight.data, weight.n, residual, out)
+    if isinstance(weight, PackedInt4):
+        return native_ops.bind_linear_int4(x, weight, residual, out)
+    if isinstance(weight, PackedNvfp4):
+        return native_ops.bind_linear_nvfp4(x, weight, residual, out)
+    if weight.dtype == torch.float16:
+        return native_ops.bind_linear_f16(x, weight, residual, out)
     return native_ops.bind_linear_f32(x, weight, residual, out)
 
 
@@ -116,7 +149,7 @@ def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | None = None) -> torch
         gate_up: float32 [M, 2 I], gate in the first half of a row and up in the second.
         out: float32 [M, I].
     """
-    if _on_cuda("silu_mul", gate_up):
+    if on_cuda("silu_mul", gate_up):
         return ops_cuda.silu_mul(gate_up, out=out)
     return native_ops.bind_silu_mul(gate_up, out)()
 
@@ -130,6 +163,8 @@ def rope_store_kv(
     slot_mapping: torch.Tensor,
     *,
     interleaved: bool,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
     q_out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Rotate queries and keys, and write keys and values into their cache slots.
@@ -138,20 +173,40 @@ def rope_store_kv(
         qkv: float32 [T, (Hq + 2 Hkv) D]: query heads, key heads, value heads.
         cos_sin: float32 [P, R / 2, 2]; R <= D dimensions of a head turn, the rest are copied.
         positions: int32 [T], each in 0..P-1.
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D], float32 or float16; strided views are fine, D is contiguous.
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], float32 (CPU alone), float16, float8_e4m3fn or float8_e5m2;
+            strided views are fine, D is contiguous. FP8 gets the code of x / scale, nearest even and saturating.
         slot_mapping: int64 [T]; slot = block * block_size + offset, -1 (PAD) is not written.
         interleaved: pairs are (2i, 2i + 1) when true, (i, i + R / 2) otherwise.
+        k_scale, v_scale: positive; 1.0 unless the cache is FP8.
         q_out: float32 [T, Hq, D].
 
     Returns:
         The rotated queries, float32 [T, Hq, D].
     """
-    if _on_cuda("rope_store_kv", qkv):
+    if on_cuda("rope_store_kv", qkv):
         return ops_cuda.rope_store_kv(
-            qkv, cos_sin, positions, k_cache, v_cache, slot_mapping, interleaved=interleaved, q_out=q_out
+            qkv,
+            cos_sin,
+            positions,
+            k_cache,
+            v_cache,
+            slot_mapping,
+            interleaved=interleaved,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            q_out=q_out,
         )
     return native_ops.bind_rope_store_kv(
-        qkv, cos_sin, positions, k_cache, v_cache, slot_mapping, interleaved=interleaved, q_out=q_out
+        qkv,
+        cos_sin,
+        positions,
+        k_cache,
+        v_cache,
+        slot_mapping,
+        interleaved=interleaved,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        q_out=q_out,
     )()
 
 
@@ -192,7 +247,7 @@ def paged_attention(
             None: the op's own.
         out: float32 [T, Hq, D].
     """
-    if _on_cuda("paged_attention", q):
+    if on_cuda("paged_attention", q):
         return ops_cuda.paged_attention(
             q,
             k_cache,
@@ -223,21 +278,6 @@ def paged_attention(
         partition=partition,
         out=out,
     )()
-
-
-def _on_cuda(op: str, tensor: torch.Tensor) -> bool:
-    """Whether ``op`` over ``tensor`` runs in the native CUDA op; the native CPU op checks whatever else it is given."""
-    device = tensor.device
-    if device.type != ops_cuda.device_type():
-        return False
-    card = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    return _runner(op, device.type, card, ops_cuda.device_type()) is dispatch.Runner.NATIVE_CUDA
-
-
-@functools.cache
-def _runner(op: str, device: str, card: tuple[int, int] | None, kernels_on: str) -> dispatch.Runner:
-    situation = dispatch.Situation(op, device, ops_cuda.capabilities(), {}, card, kernels_on=kernels_on)
-    return dispatch.decide(situation).runner
 
 
 def _dense_linear(x: torch.Tensor) -> str:

@@ -9,9 +9,34 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import silu
 
+from engine.ops.gdn_reference import gdn_chunk, gdn_conv, gdn_gated_rms_norm, gdn_gates, gdn_recurrent
 from engine.ops.packed import PackedQ4_1, PackedQ8_0
+from native.cuda_bindings.packed import PackedInt4, PackedNvfp4
 
-Weight = torch.Tensor | PackedQ4_1 | PackedQ8_0
+__all__ = [
+    "FULL_WINDOW",
+    "candidate_logits",
+    "dense_logits",
+    "embedding",
+    "fp8_decode",
+    "fp8_encode",
+    "gather_pages",
+    "gdn_chunk",
+    "gdn_conv",
+    "gdn_gated_rms_norm",
+    "gdn_gates",
+    "gdn_recurrent",
+    "linear",
+    "paged_attention",
+    "rms_norm",
+    "rope_store_kv",
+    "rotate",
+    "silu_mul",
+    "store_kv",
+    "visible",
+]
+
+Weight = torch.Tensor | PackedQ4_1 | PackedQ8_0 | PackedInt4 | PackedNvfp4
 
 FULL_WINDOW = (-1, -1)
 
@@ -38,6 +63,18 @@ def linear(
     return _give(product if residual is None else product + residual, out)
 
 
+def dense_logits(x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """float32 [M, V] logits of ``x`` [M, K] and ``weight`` [V, K]."""
+    return linear(x, weight, out=out)
+
+
+def candidate_logits(
+    x: torch.Tensor, weight: torch.Tensor, ids: torch.Tensor, *, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """float32 [M, C] dots of ``x`` [M, K] with rows ``ids`` [M, C] of ``weight`` [V, K]."""
+    return _give((x.float().unsqueeze(1) * weight[ids].float()).sum(dim=-1), out)
+
+
 def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
     """SwiGLU: ``gate_up`` [M, 2 I] holds gate | up -> silu(gate) * up, [M, I]."""
     gate, up = gate_up.float().chunk(2, dim=-1)
@@ -53,22 +90,63 @@ def rope_store_kv(
     slot_mapping: torch.Tensor,
     *,
     interleaved: bool,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
     q_out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Rotate queries and keys of ``qkv`` [T, (Hq + 2 Hkv) D]; write keys and values to their slots -> q [T, Hq, D]."""
     tokens = qkv.shape[0]
-    block_size, kv_heads, head_dim = k_cache.shape[1:]
+    kv_heads, head_dim = k_cache.shape[2:]
     heads = qkv.float().reshape(tokens, -1, head_dim)
     query_heads = heads.shape[1] - 2 * kv_heads
     table = cos_sin[positions.long()].unsqueeze(1)  # [T, 1, R / 2, 2]
     rotated = rotate(heads[:, : query_heads + kv_heads], table, interleaved=interleaved)
-    for token, slot in enumerate(slot_mapping.tolist()):
-        if slot < 0:
-            continue
-        block, offset = divmod(slot, block_size)
-        k_cache[block, offset] = rotated[token, query_heads:].to(k_cache.dtype)
-        v_cache[block, offset] = heads[token, query_heads + kv_heads :].to(v_cache.dtype)
+    keys, values = rotated[:, query_heads:], heads[:, query_heads + kv_heads :]
+    store_kv(keys, values, k_cache, v_cache, slot_mapping, k_scale=k_scale, v_scale=v_scale)
     return _give(rotated[:, :query_heads], q_out)
+
+
+def store_kv(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    *,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+) -> None:
+    """Write ``k`` and ``v`` [T, Hkv, D] to their slots; FP8 caches get codes of x / scale."""
+    block_size = k_cache.shape[1]
+    for cache, rows, scale in ((k_cache, k, k_scale), (v_cache, v, v_scale)):
+        fp8 = cache.element_size() == 1
+        stored = fp8_encode(rows.float(), cache.dtype, scale=scale) if fp8 else rows.to(cache.dtype)
+        bits = cache.view(torch.uint8) if fp8 else cache  # FP8 tensors cannot be indexed
+        for token, slot in enumerate(slot_mapping.tolist()):
+            if slot >= 0:
+                bits[slot // block_size, slot % block_size] = stored[token].view(bits.dtype)
+
+
+def fp8_encode(
+    x: torch.Tensor, dtype: torch.dtype, *, scale: float = 1.0, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Codes of x / scale, clamped to the finite range before torch rounds, every NaN 0x7F."""
+    quotient = x.float() / scale
+    largest = torch.finfo(dtype).max
+    codes = quotient.clamp(-largest, largest).to(dtype).view(torch.uint8)
+    codes = torch.where(quotient.isnan(), torch.full_like(codes, 0x7F), codes).view(dtype)
+    return _give(codes, out)
+
+
+def fp8_decode(
+    codes: torch.Tensor,
+    *,
+    scale: float = 1.0,
+    out_dtype: torch.dtype = torch.float32,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Values of the codes times ``scale``."""
+    return _give((codes.float() * scale).to(out_dtype), out)
 
 
 def rotate(heads: torch.Tensor, table: torch.Tensor, *, interleaved: bool) -> torch.Tensor:

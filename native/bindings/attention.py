@@ -1,4 +1,4 @@
-"""Rotary embedding with the KV write, and attention over the paged cache."""
+"""Attention over the paged cache."""
 
 from __future__ import annotations
 
@@ -9,37 +9,7 @@ import torch
 
 from native.bindings import check
 from native.bindings.call import Args, Call
-
-KV_DTYPES = (torch.float32, torch.float16)
-FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
-_KV_CODE = {torch.float32: 0, torch.float16: 1, torch.float8_e4m3fn: 2, torch.float8_e5m2: 3}
-
-
-class RopeStoreKv(Args):
-    OP = "rope_store_kv_cpu"
-    CAPABILITY = 1
-    _fields_ = (
-        ("qkv", ctypes.c_void_p),
-        ("cos_sin", ctypes.c_void_p),
-        ("positions", ctypes.c_void_p),
-        ("k_cache", ctypes.c_void_p),
-        ("v_cache", ctypes.c_void_p),
-        ("slots", ctypes.c_void_p),
-        ("q_out", ctypes.c_void_p),
-        ("t", ctypes.c_int64),
-        ("q_heads", ctypes.c_int64),
-        ("kv_heads", ctypes.c_int64),
-        ("head_dim", ctypes.c_int64),
-        ("half", ctypes.c_int64),
-        ("table_rows", ctypes.c_int64),
-        ("interleaved", ctypes.c_int64),
-        ("qkv_stride", ctypes.c_int64),
-        ("kv_code", ctypes.c_int64),
-        ("num_blocks", ctypes.c_int64),
-        ("block_size", ctypes.c_int64),
-        ("k_strides", ctypes.c_int64 * 3),
-        ("v_strides", ctypes.c_int64 * 3),
-    )
+from native.bindings.kv_store import KV_CODES, check_caches
 
 
 class PagedAttention(Args):
@@ -74,59 +44,6 @@ class PagedAttention(Args):
     )
 
 
-def bind_rope_store_kv(
-    qkv: torch.Tensor,
-    cos_sin: torch.Tensor,
-    positions: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    slot_mapping: torch.Tensor,
-    *,
-    interleaved: bool,
-    q_out: torch.Tensor | None = None,
-) -> Call:
-    """See `engine.ops.functional.rope_store_kv`."""
-    _, block_size, kv_heads, head_dim = _check_caches(k_cache, v_cache)
-    check.tensor("qkv", qkv, torch.float32, (None, None), contiguous=False)
-    t, width = qkv.shape
-    q_heads = width // head_dim - 2 * kv_heads
-    if width % head_dim or q_heads < 1:
-        raise ValueError(
-            f"qkv: saw {width} columns for {kv_heads} KV heads of {head_dim}, "
-            f"need (Hq + {2 * kv_heads}) * {head_dim} with Hq >= 1"
-        )
-    check.tensor("cos_sin", cos_sin, torch.float32, (None, None, 2))
-    half = cos_sin.shape[1]
-    if not 1 <= half <= head_dim // 2:
-        raise ValueError(f"cos_sin: saw {half} angles a position, allowed 1..{head_dim // 2} for heads of {head_dim}")
-    check.tensor("positions", positions, torch.int32, (t,))
-    check.tensor("slot_mapping", slot_mapping, torch.int64, (t,))
-    q_out = check.output("q_out", q_out, torch.float32, (t, q_heads, head_dim), contiguous=True)
-    args = RopeStoreKv(
-        qkv=qkv.data_ptr(),
-        cos_sin=cos_sin.data_ptr(),
-        positions=positions.data_ptr(),
-        k_cache=k_cache.data_ptr(),
-        v_cache=v_cache.data_ptr(),
-        slots=slot_mapping.data_ptr(),
-        q_out=q_out.data_ptr(),
-        t=t,
-        q_heads=q_heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        half=half,
-        table_rows=cos_sin.shape[0],
-        interleaved=int(interleaved),
-        qkv_stride=qkv.stride(0),
-        kv_code=_KV_CODE[k_cache.dtype],
-        num_blocks=k_cache.shape[0],
-        block_size=block_size,
-        k_strides=k_cache.stride()[:3],
-        v_strides=v_cache.stride()[:3],
-    )
-    return Call(args, q_out, (qkv, cos_sin, positions, k_cache, v_cache, slot_mapping))
-
-
 def bind_paged_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -144,7 +61,7 @@ def bind_paged_attention(
     out: torch.Tensor | None = None,
 ) -> Call:
     """See `engine.ops.functional.paged_attention`."""
-    num_blocks, block_size, kv_heads, head_dim = _check_caches(k_cache, v_cache, KV_DTYPES + FP8_DTYPES)
+    num_blocks, block_size, kv_heads, head_dim = check_caches(k_cache, v_cache)
     check.tensor("q", q, torch.float32, (None, None, head_dim))
     t, q_heads, _ = q.shape
     if q_heads == 0 or q_heads % kv_heads:
@@ -180,7 +97,7 @@ def bind_paged_attention(
         q_heads=q_heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        kv_code=_KV_CODE[k_cache.dtype],
+        kv_code=KV_CODES[k_cache.dtype],
         num_blocks=num_blocks,
         block_size=block_size,
         k_strides=k_cache.stride()[:3],
@@ -193,16 +110,3 @@ def bind_paged_attention(
         v_scale=v_scale,
     )
     return Call(args, out, (q, k_cache, v_cache, block_table, seq_lens, query_start))
-
-
-def _check_caches(
-    k_cache: torch.Tensor, v_cache: torch.Tensor, dtypes: tuple[torch.dtype, ...] = KV_DTYPES
-) -> tuple[int, int, int, int]:
-    check.tensor("k_cache", k_cache, dtypes, (None, None, None, None), contiguous=False)
-    check.tensor("v_cache", v_cache, k_cache.dtype, tuple(k_cache.shape), contiguous=False)
-    num_blocks, block_size, kv_heads, head_dim = k_cache.shape
-    if block_size == 0 or kv_heads == 0:
-        raise ValueError(f"k_cache: saw shape {tuple(k_cache.shape)}, need block_size >= 1 and Hkv >= 1")
-    if head_dim == 0 or head_dim % 16 or head_dim > 256:
-        raise ValueError(f"k_cache: saw head dim {head_dim}, allowed: multiples of 16 up to 256")
-    return num_blocks, block_size, kv_heads, head_dim

@@ -14,19 +14,22 @@ ROWS = 16
 _TILE_BYTES = {"q4_1": 320, "q8_0": 544}
 
 
+LINEAR_FIELDS = (
+    ("x", ctypes.c_void_p),
+    ("weight", ctypes.c_void_p),
+    ("residual", ctypes.c_void_p),
+    ("out", ctypes.c_void_p),
+    ("m", ctypes.c_int64),
+    ("n", ctypes.c_int64),
+    ("k", ctypes.c_int64),
+    ("x_stride", ctypes.c_int64),
+    ("residual_stride", ctypes.c_int64),
+    ("out_stride", ctypes.c_int64),
+)
+
+
 class _Linear(Args):
-    _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("weight", ctypes.c_void_p),
-        ("residual", ctypes.c_void_p),
-        ("out", ctypes.c_void_p),
-        ("m", ctypes.c_int64),
-        ("n", ctypes.c_int64),
-        ("k", ctypes.c_int64),
-        ("x_stride", ctypes.c_int64),
-        ("residual_stride", ctypes.c_int64),
-        ("out_stride", ctypes.c_int64),
-    )
+    _fields_ = LINEAR_FIELDS
 
 
 class LinearQ41(_Linear):
@@ -41,6 +44,11 @@ class LinearQ80(_Linear):
 
 class LinearF32(_Linear):
     OP = "linear_f32_cpu"
+    CAPABILITY = 1
+
+
+class LinearF16(_Linear):
+    OP = "linear_f16_cpu"
     CAPABILITY = 1
 
 
@@ -66,6 +74,14 @@ def bind_linear_f32(
     return _bind(LinearF32, x, weight, weight.shape[0], weight.shape[1], residual, out)
 
 
+def bind_linear_f16(
+    x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> Call:
+    """x [M, K] float32 @ weight [N, K] float16.T (+ residual), float32 products and sums."""
+    check.tensor("weight", weight, torch.float16, (None, None))
+    return _bind(LinearF16, x, weight, weight.shape[0], weight.shape[1], residual, out)
+
+
 def _bind_tiles(
     record: type[_Linear],
     kind: str,
@@ -88,24 +104,36 @@ def _bind(
     residual: torch.Tensor | None,
     out: torch.Tensor | None,
 ) -> Call:
+    out, fields = linear_fields(x, weight, n, k, residual, out)
+    return Call(record(**fields), out, (x, weight, residual))
+
+
+def linear_fields(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    n: int,
+    k: int,
+    residual: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> tuple[torch.Tensor, dict[str, int | None]]:
+    """The checked output of a linear op, and the fields of LinearArgs of native/cpu/linear_args.h."""
     check.tensor("x", x, torch.float32, (None, k), contiguous=False)
     m = x.shape[0]
     out = check.output("out", out, torch.float32, (m, n))
     if residual is not None:
         check.tensor("residual", residual, torch.float32, (m, n), contiguous=False)
-    args = record(
-        x=x.data_ptr(),
-        weight=weight.data_ptr(),
-        residual=None if residual is None else residual.data_ptr(),
-        out=out.data_ptr(),
-        m=m,
-        n=n,
-        k=k,
-        x_stride=x.stride(0),
-        residual_stride=0 if residual is None else residual.stride(0),
-        out_stride=out.stride(0),
-    )
-    return Call(args, out, (x, weight, residual))
+    return out, {
+        "x": x.data_ptr(),
+        "weight": weight.data_ptr(),
+        "residual": None if residual is None else residual.data_ptr(),
+        "out": out.data_ptr(),
+        "m": m,
+        "n": n,
+        "k": k,
+        "x_stride": x.stride(0),
+        "residual_stride": 0 if residual is None else residual.stride(0),
+        "out_stride": out.stride(0),
+    }
 
 
 class EmbeddingQ80(Args):

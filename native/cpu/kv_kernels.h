@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cpu/fp8.h"
 #include "cpu/kernels.h"
 
 namespace sm70 {
@@ -34,8 +35,14 @@ void kv_to_floats(int64_t code, const void* from, int64_t count, float* to) {
     for (int64_t at = 0; at < count; at += 16) store(to + at, load(static_cast<const float*>(from) + at));
 }
 
-void floats_to_kv(int64_t code, const float* from, int64_t count, void* to) {
-  if (code == kKvFloat16)
+// Codes of from / scale for an FP8 cache; the other formats have no scale. `count` is a multiple of 16.
+void floats_to_kv(int64_t code, const float* from, float scale, int64_t count, void* to) {
+  uint8_t* const bytes = static_cast<uint8_t*>(to);
+  if (code == kKvE4M3)
+    for (int64_t at = 0; at < count; ++at) bytes[at] = to_e4m3(from[at] / scale);
+  else if (code == kKvE5M2)
+    for (int64_t at = 0; at < count; ++at) bytes[at] = to_e5m2(from[at] / scale);
+  else if (code == kKvFloat16)
     for (int64_t at = 0; at < count; at += 16) store_halves(static_cast<uint16_t*>(to) + at, load(from + at));
   else
     for (int64_t at = 0; at < count; at += 16) store(static_cast<float*>(to) + at, load(from + at));

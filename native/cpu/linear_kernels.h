@@ -179,17 +179,24 @@ void multiply(const uint8_t* tiles, const FixedPoint& x, int64_t row, const Pane
   write_panel<kRows>(sums, output, output_row, column);
 }
 
+template <class Format, int kRows>
+void multiply_panels(const uint8_t* tiles, int64_t panels, const FixedPoint& x, int64_t row, const PanelOutput& output,
+                     int64_t output_row) {
+  for (int64_t p = 0; p < panels; ++p)
+    multiply<Format, kRows>(tiles + p * x.groups * Format::kTileBytes, x, row, output, output_row, p * kPanel);
+}
+
+// Blocks of kTileRows rows, then what is left in one or two passes: each pass reads the weights again.
 template <class Format>
 void panels(const uint8_t* tiles, int64_t panels, const FixedPoint& x, int64_t first_row, int64_t rows,
             PanelOutput output) {
-  const int64_t panel_bytes = x.groups * Format::kTileBytes;
   int64_t m = 0;
   for (; m + kTileRows <= rows; m += kTileRows)
-    for (int64_t p = 0; p < panels; ++p)
-      multiply<Format, kTileRows>(tiles + p * panel_bytes, x, first_row + m, output, m, p * kPanel);
-  for (; m < rows; ++m)
-    for (int64_t p = 0; p < panels; ++p)
-      multiply<Format, 1>(tiles + p * panel_bytes, x, first_row + m, output, m, p * kPanel);
+    multiply_panels<Format, kTileRows>(tiles, panels, x, first_row + m, output, m);
+  if (rows - m >= 4) multiply_panels<Format, 4>(tiles, panels, x, first_row + m, output, m), m += 4;
+  if (rows - m == 3) return multiply_panels<Format, 3>(tiles, panels, x, first_row + m, output, m);
+  if (rows - m == 2) return multiply_panels<Format, 2>(tiles, panels, x, first_row + m, output, m);
+  if (rows - m == 1) multiply_panels<Format, 1>(tiles, panels, x, first_row + m, output, m);
 }
 
 void q4_1_panels(const uint8_t* tiles, int64_t count, const FixedPoint& x, int64_t first_row, int64_t rows,
@@ -202,18 +209,28 @@ void q8_0_panels(const uint8_t* tiles, int64_t count, const FixedPoint& x, int64
   panels<Q80>(tiles, count, x, first_row, rows, output);
 }
 
-void dense_row(const float* weight, const float* x, int64_t x_stride, int64_t rows, int64_t k, const float* residual,
+inline F load_weights(const float* from) { return load(from); }
+inline F load_weights(const uint16_t* from) { return load_halves(from); }
+
+// Sixteen interleaved chains over k, then the tree of `sum`.
+template <class Weight>
+inline float dot(const Weight* weight, const float* x, int64_t k) {
+  F total = zero();
+  int64_t at = 0;
+  for (; at + 16 <= k; at += 16) total = fma(load_weights(weight + at), load(x + at), total);
+  if (at < k) {
+    Weight rest[16] = {};
+    for (int64_t i = at; i < k; ++i) rest[i - at] = weight[i];
+    total = fma(load_weights(rest), load_first(x + at, static_cast<int>(k - at)), total);
+  }
+  return sum(total);
+}
+
+template <class Weight>
+void dense_row(const void* weight, const float* x, int64_t x_stride, int64_t rows, int64_t k, const float* residual,
                int64_t residual_stride, float* out, int64_t out_stride) {
-  const int64_t whole = k / 16 * 16;
   for (int64_t m = 0; m < rows; ++m) {
-    const float* row = x + m * x_stride;
-    F total = zero();
-    for (int64_t at = 0; at < whole; at += 16) total = fma(load(weight + at), load(row + at), total);
-    if (whole < k) {
-      const int rest = static_cast<int>(k - whole);
-      total = fma(load_first(weight + whole, rest), load_first(row + whole, rest), total);
-    }
-    const float value = sum(total);
+    const float value = dot(static_cast<const Weight*>(weight), x + m * x_stride, k);
     out[m * out_stride] = residual == nullptr ? value : value + residual[m * residual_stride];
   }
 }

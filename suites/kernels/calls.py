@@ -69,7 +69,7 @@ def _silu_mul(target: Target, rows: int) -> npt.NDArray[Any]:
 
 def _embedding(target: Target, rows: int) -> npt.NDArray[Any]:
     weight = _weight(target, "q8_0", 300, 576)
-    assert not isinstance(weight, functional.PackedQ4_1)
+    assert isinstance(weight, functional.PackedQ8_0)
     return array(functional.embedding(target.put(np.arange(rows) * 7 % 300), weight))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -152,7 +154,7 @@ WRONG: list[tuple[dict[str, torch.Tensor], str]] = [
 @pytest.mark.parametrize(("change", "said"), WRONG, ids=[f"{'-'.join(change)}-{said}" for change, said in WRONG])
 def test_wrong_input_is_named(native_library: str, change: dict[str, torch.Tensor], said: str) -> None:
     cache = torch.zeros(5, 2, 16, 2, 16)
-    arguments = {
+    arguments: dict[str, Any] = {
         "qkv": torch.zeros(1, (2 + 2 * 2) * 16),
         "cos_sin": torch.zeros(4, 8, 2),
         "positions": torch.zeros(1, dtype=torch.int32),

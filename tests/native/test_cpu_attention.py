@@ -56,7 +56,7 @@ class Case:
 
 DECODE = Case((1, 17, 300, 600), (1, 1, 1, 1))
 VERIFY = Case((8, 257, 260), (8, 8, 5))
-PREFILL = Case((300, 40), (300, 33))
+PREFILL = Case((270, 40), (60, 33))
 CASES = {
     "decode": DECODE,
     "decode, one sequence over many partitions": Case((2000,), (1,)),
@@ -65,7 +65,7 @@ CASES = {
     "prefill, half": replace(PREFILL, dtype=torch.float16),
     "e4m3": replace(VERIFY, dtype=torch.float8_e4m3fn),
     "e5m2": replace(VERIFY, dtype=torch.float8_e5m2),
-    "page 784, head 256, group 6": Case((900, 784), (8, 1), block_size=784, head_dim=256, kv_heads=1, group=6),
+    "page 784, head 256, group 6": Case((800, 784), (6, 1), block_size=784, head_dim=256, kv_heads=1, group=6),
     "page 1, head 16, no grouping": Case((40,), (5,), block_size=1, head_dim=16, group=1),
     "head 48": Case((70, 3), (2, 3), head_dim=48, block_size=7),
 }

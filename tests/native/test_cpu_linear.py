@@ -14,7 +14,7 @@ from engine.ops.packed import PackedQ4_1, PackedQ8_0, pack_q4_1, pack_q8_0
 from native import ops
 from tests.native.cpu_paths import assert_same_bits, same_on_every_path
 
-SHAPES = [(16, 32), (1, 32), (17, 96), (40, 160), (192, 576), (576, 1536)]
+SHAPES = [(16, 32), (1, 32), (17, 96), (40, 160), (192, 576), (33, 1536)]
 
 
 def halves(values: torch.Tensor) -> torch.Tensor:

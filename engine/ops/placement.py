@@ -1,0 +1,29 @@
+"""Where an op over given tensors runs, asked of `engine.ops.dispatch` with what the library and the card say."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from engine.ops import dispatch
+from native import ops_cuda
+
+
+def on_cuda(op: str, tensor: torch.Tensor) -> bool:
+    """Whether ``op`` over ``tensor`` runs in the native CUDA op; the native CPU op checks whatever else it is given.
+
+    Raises:
+        DispatchError: nothing may run it; the message holds every refusal.
+    """
+    device = tensor.device
+    if device.type != ops_cuda.device_type():
+        return False
+    card = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    return _runner(op, device.type, card, ops_cuda.device_type()) is dispatch.Runner.NATIVE_CUDA
+
+
+@functools.cache
+def _runner(op: str, device: str, card: tuple[int, int] | None, kernels_on: str) -> dispatch.Runner:
+    situation = dispatch.Situation(op, device, ops_cuda.capabilities(), {}, card, kernels_on=kernels_on)
+    return dispatch.decide(situation).runner
