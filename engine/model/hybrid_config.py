@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from engine.errors import ModelFileError
+from engine.model.config_json import ConfigFields, read_config_json
 
 # The architecture string decides; everything else about a checkpoint is checked against it.
 ARCHITECTURES = ("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM")
@@ -82,31 +80,12 @@ class HybridConfig:
 
 def read_hybrid_config(folder: Path) -> HybridConfig:
     """Read ``folder/config.json``. Raises ``ModelFileError`` for what is missing, strange or of another kind."""
-    path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ModelFileError(f"{folder}: no config.json; give a Hugging Face model folder or a .gguf file") from error
-    except ValueError as error:
-        raise ModelFileError(f"{path}: not JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise ModelFileError(f"{path}: holds {type(raw).__name__}; a config is a JSON object")
-    architectures = raw.get("architectures")
-    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in ARCHITECTURES:
-        raise ModelFileError(f"{path}: architectures {architectures!r}; allowed: one of {', '.join(ARCHITECTURES)}")
-    text = raw.get("text_config", raw)
-    # Newer configs keep what concerns RoPE in a record of its own.
-    return _parse(_Fields(path, {**text, **(text.get("rope_parameters") or {})}))
+    return _parse(read_config_json(folder, ARCHITECTURES))
 
 
-def _parse(read: _Fields) -> HybridConfig:
+def _parse(read: ConfigFields) -> HybridConfig:
     if read.values.get("num_experts"):
         raise ModelFileError(f"{read.path}: num_experts {read.values['num_experts']}; allowed: a dense MLP")
-    if read.values.get("rope_scaling") is not None or read.values.get("rope_type", "default") != "default":
-        seen = read.values.get("rope_scaling") or read.values.get("rope_type")
-        raise ModelFileError(f"{read.path}: RoPE scaling {seen!r}; allowed: none")
-    if read.values.get("hidden_act", "silu") != "silu":
-        raise ModelFileError(f"{read.path}: hidden_act {read.values['hidden_act']!r}; allowed: 'silu'")
     num_heads = read.size("num_attention_heads")
     num_kv_heads = read.size("num_key_value_heads")
     read.multiple("num_attention_heads", num_heads, "num_key_value_heads", num_kv_heads)
@@ -142,7 +121,7 @@ def _parse(read: _Fields) -> HybridConfig:
     )
 
 
-def _layers(read: _Fields) -> tuple[LayerKind, ...]:
+def _layers(read: ConfigFields) -> tuple[LayerKind, ...]:
     """``layer_types`` where it is given, otherwise every ``full_attention_interval``-th layer is attention."""
     count = read.size("num_hidden_layers")
     named = read.values.get("layer_types")
@@ -153,25 +132,3 @@ def _layers(read: _Fields) -> tuple[LayerKind, ...]:
     if not isinstance(named, list) or len(named) != count or any(name not in kinds for name in named):
         raise ModelFileError(f"{read.path}: layer_types {named!r}; allowed: {count} of {', '.join(kinds)}")
     return tuple(LayerKind(name) for name in named)
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    path: Path
-    values: Mapping[str, Any]
-
-    def size(self, key: str, default: int | None = None) -> int:
-        value = self.values.get(key, default)
-        if type(value) is not int or value < 1:
-            raise ModelFileError(f"{self.path}: {key} is {value!r}; allowed: a whole number above 0")
-        return value
-
-    def real(self, key: str, default: float | None = None) -> float:
-        value = self.values.get(key, default)
-        if type(value) not in (int, float) or not 0 < value < float("inf"):
-            raise ModelFileError(f"{self.path}: {key} is {value!r}; allowed: a number above 0")
-        return float(value)
-
-    def multiple(self, key: str, value: int, other_key: str, other: int) -> None:
-        if value % other:
-            raise ModelFileError(f"{self.path}: {key} {value} over {other_key} {other}; allowed: a multiple")
