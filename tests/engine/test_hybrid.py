@@ -17,9 +17,9 @@ from engine.model.hybrid_weights import GdnWeights, load_hybrid
 from engine.model.runner import SequenceRows
 from engine.request import SamplingParams
 from engine.state.sequence import SequenceState
+from suites.checkpoints.hybrid import CONFIG, fuse_projections, random_tensors, write_checkpoint
 
 from . import hybrid_reference
-from .hybrid_checkpoint import CONFIG, fuse_projections, random_tensors, write_checkpoint
 
 # Rows of up to 80 float32 products through 4 layers, on logits of up to 20; fp64 on the other side.
 LOGIT_ERROR = 20 * 80 * 4 * 2.0**-24 * 4

@@ -36,11 +36,12 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def random_tensors(seed: int = 0) -> dict[str, np.ndarray]:
+def random_tensors(seed: int = 0, *, hidden: int = 48, inner: int = 80, value_dim: int = 12) -> dict[str, np.ndarray]:
     """Tensors section by section, float32 values in fp64; sized so that no layer drowns another."""
     rng = np.random.default_rng(seed)
-    hidden, inner, heads, kv_heads, dim = 48, 80, 4, 2, 32
-    keys, values, value_heads = 32, 72, 6
+    heads, kv_heads, dim = 4, 2, 32
+    keys, value_heads = 32, 6
+    values = value_heads * value_dim
 
     def matrix(*shape: int) -> np.ndarray:
         values: np.ndarray = rng.normal(size=shape) * shape[-1] ** -0.5
@@ -76,7 +77,7 @@ def random_tensors(seed: int = 0) -> dict[str, np.ndarray]:
                 f"{gdn}conv1d.weight": matrix(2 * keys + values, 1, 4),
                 f"{gdn}A_log": matrix(value_heads),
                 f"{gdn}dt_bias": matrix(value_heads),
-                f"{gdn}norm.weight": 1 + matrix(12),
+                f"{gdn}norm.weight": 1 + matrix(value_dim),
                 f"{gdn}out_proj.weight": matrix(hidden, values),
             }
     return {name: tensor.astype(np.float32).astype(np.float64) for name, tensor in tensors.items()}
