@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from engine.errors import InputError
 from engine.linear.formats import PACK_K, PACK_N, Format, format_named
 
 Capability = tuple[int, int]
@@ -123,6 +124,15 @@ class Rule:
     seen: Callable[[_Local], str]
 
 
+def require_admitted(projections: Iterable[Projection], tp: int, capability: Capability = SM70) -> tuple[Admitted, ...]:
+    """Every projection's row. Raises ``InputError`` with the first refusal: a model is admitted whole or not at all."""
+    answers = [admit(projection, tp, capability) for projection in projections]
+    for answer in answers:
+        if isinstance(answer, Refused):
+            raise InputError(str(answer))
+    return tuple(answer for answer in answers if isinstance(answer, Admitted))
+
+
 def _power_of_two(value: int) -> bool:
     return value > 0 and value & (value - 1) == 0
 
@@ -172,7 +182,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "k is a multiple of the kernel's k-tile",
         "k % tile_k == 0",
-        lambda x: x.k % x.format.tile_k == 0 and x.k % PACK_K == 0,
+        lambda x: x.k % x.format.tile_k == 0 and (not x.format.packed or x.k % PACK_K == 0),
         lambda x: f"k {x.k}, tile_k {x.format.tile_k}",
     ),
     Rule(

@@ -31,6 +31,15 @@ class Rows:
         return self.stop - self.start
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Ranges of one axis of a stored tensor, laid one after the other, and ``zeros`` behind them."""
+
+    axis: int
+    ranges: tuple[Rows, ...]
+    zeros: int = 0
+
+
 def shard_sections(sections: tuple[int, ...], tp: int, rank: int) -> tuple[Rows, ...]:
     """Rows of each section that ``rank`` of ``tp`` owns, in the order in which the rank stores them.
 

@@ -1,0 +1,281 @@
+"""Starts the processes of a tensor-parallel run, watches them, and ends all of them when one ends badly.
+
+`run_ranks` is the launcher: it holds no model and takes part in no collective, so that it can tell which rank died. Its
+ranks learn the port from it; the port is rank 0's own choice unless one is asked for, so that two runs never meet.
+A rank also watches the launcher: if that is killed, its ranks leave at once. Nobody is orphaned either way.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from engine.errors import InputError
+
+if TYPE_CHECKING:
+    from engine.parallel.group import Group
+
+HOST = "127.0.0.1"
+END_SECONDS = 5.0
+"""A run ends at most so long after one of its ranks was killed or failed."""
+
+_SETTLE_SECONDS = 0.5  # a rank that lost its neighbour reports an error too: wait for the one that began it
+_POLITE_SECONDS = 1.0  # between asking a rank to end and ending it
+_ALLOWED_IDLE = timedelta(days=7)  # followers wait in a collective for the next request, however long it takes
+_PRELOADED = ["engine.loading", "engine.llm"]
+
+Device = Literal["cpu", "cuda"]
+Task = Callable[..., Any]
+
+
+class RankFailed(RuntimeError):
+    """A rank was killed or raised. ``rank`` is the one that began it."""
+
+    def __init__(self, rank: int, how: str) -> None:
+        super().__init__(f"rank {rank} {how}; the run was ended")
+        self.rank = rank
+
+
+@dataclass(frozen=True, slots=True)
+class RankError:
+    """What a rank sends when its task raised: the message of an ``InputError``, or a traceback."""
+
+    text: str
+    is_input: bool
+
+
+@dataclass(slots=True)
+class _Rank:
+    number: int
+    process: ForkServerProcess
+    channel: Connection
+    result: Any = None
+    done: bool = False
+    error: RankError | None = None
+
+    @property
+    def killed_by(self) -> int:
+        """The signal that ended it, 0 for none."""
+        code = self.process.exitcode
+        return -code if code is not None and code < 0 else 0
+
+
+def run_ranks(
+    size: int, task: Task, arguments: Sequence[Any] = (), *, device: Device = "cpu", port: int = 0
+) -> list[Any]:
+    """Run ``task(group, *arguments)`` in ``size`` processes; their results in order of rank.
+
+    ``task`` is a function of a module, ``arguments`` and results can be pickled. ``port`` 0 takes a free one.
+
+    Raises:
+        InputError: the port is in use, there are fewer devices than ranks, or what a rank raised as ``InputError``
+            (rank 0's message, where several did).
+        RankFailed: a rank was killed, left early or raised something else. All others were ended by then.
+    """
+    if size < 1:
+        raise InputError(f"tp is {size}; allowed: 1 or more")
+    if port:
+        _require_free(port)
+    context = multiprocessing.get_context("forkserver")
+    # The fork server pays for the imports once; it touches no device and starts no thread before a rank forks off.
+    context.set_forkserver_preload(_PRELOADED)
+    ranks: list[_Rank] = []
+    try:
+        ranks += (_start(context, rank, size, task, tuple(arguments), device, port) for rank in range(size))
+        _exchange_port(ranks)
+        _await(ranks)
+    except KeyboardInterrupt:
+        # The terminal tells every process: rank 0 has words to say before it leaves.
+        ranks[0].process.join(END_SECONDS)
+        raise
+    finally:
+        _end(ranks)
+    return [rank.result for rank in ranks]
+
+
+def _start(
+    context: ForkServerContext, rank: int, size: int, task: Task, arguments: tuple[Any, ...], device: Device, port: int
+) -> _Rank:
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_rank_main, args=(rank, size, theirs, task, arguments, device, port), name=f"rank {rank}", daemon=True
+    )
+    process.start()
+    theirs.close()
+    return _Rank(rank, process, ours)
+
+
+def _exchange_port(ranks: Sequence[_Rank]) -> None:
+    """Rank 0 opens the meeting point and says where; the others are told."""
+    first = ranks[0]
+    while not first.channel.poll(0.05):
+        if not first.process.is_alive():
+            raise _verdict(ranks)
+    try:
+        message = first.channel.recv()
+    except EOFError:
+        raise _verdict(ranks) from None
+    if isinstance(message, RankError):
+        first.error = message
+        raise _verdict(ranks)
+    for rank in ranks[1:]:
+        with suppress(BrokenPipeError):  # it is gone, and `_await` says so
+            rank.channel.send(message)
+
+
+def _await(ranks: Sequence[_Rank]) -> None:
+    """Until every rank has sent its result. Raises for the first that does not."""
+    while not all(rank.done for rank in ranks):
+        open_ranks = [rank for rank in ranks if not rank.done]
+        wait([rank.channel for rank in open_ranks] + [rank.process.sentinel for rank in open_ranks])
+        if not all(_heard(rank) for rank in open_ranks):
+            deadline = time.monotonic() + _SETTLE_SECONDS
+            while time.monotonic() < deadline and not any(rank.killed_by for rank in ranks):
+                time.sleep(0.02)
+                for rank in ranks:
+                    _heard(rank)
+            raise _verdict(ranks)
+
+
+def _heard(rank: _Rank) -> bool:
+    """Read what a rank has sent; False once it cannot end well any more."""
+    if rank.done or rank.error is not None:
+        return rank.done
+    alive = rank.process.is_alive()  # asked before the pipe: what it sent before it left is still there
+    with suppress(EOFError, ConnectionResetError):
+        if rank.channel.poll():
+            message = rank.channel.recv()
+            if isinstance(message, RankError):
+                rank.error = message
+                return False
+            rank.result, rank.done = message, True
+            return True
+    return alive
+
+
+def _verdict(ranks: Sequence[_Rank]) -> Exception:
+    """Why the run ended: a kill before a complaint about the user's input before an error; the lowest rank first."""
+    for rank in ranks:
+        if rank.killed_by:
+            return RankFailed(rank.number, f"was killed by {signal.Signals(rank.killed_by).name}")
+    for rank in ranks:
+        if rank.error is not None and rank.error.is_input:
+            where = f"rank {rank.number}: " if rank.number else ""
+            return InputError(f"{where}{rank.error.text}")
+    for rank in ranks:
+        if rank.error is not None:
+            return RankFailed(rank.number, f"failed:\n{rank.error.text}")
+    left = next(rank for rank in ranks if not rank.done and not rank.process.is_alive())
+    return RankFailed(left.number, f"left with exit code {left.process.exitcode} before it was done")
+
+
+def _end(ranks: Sequence[_Rank]) -> None:
+    """End whoever still runs, and wait for all of them."""
+    if all(rank.done for rank in ranks):
+        for rank in ranks:
+            rank.process.join(_POLITE_SECONDS)
+    for rank in ranks:
+        if rank.process.is_alive():
+            rank.process.terminate()
+    deadline = time.monotonic() + _POLITE_SECONDS
+    for rank in ranks:
+        rank.process.join(max(0.0, deadline - time.monotonic()))
+        if rank.process.is_alive():
+            rank.process.kill()
+        rank.process.join()
+        rank.channel.close()
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise InputError(
+                f"port {port} of {HOST} cannot be used: {error.strerror}; allowed: a free port, or no port at all"
+            ) from error
+
+
+def _rank_main(
+    rank: int, size: int, channel: Connection, task: Task, arguments: tuple[Any, ...], device: Device, port: int
+) -> None:
+    """The life of one rank."""
+    if rank:
+        # Rank 0 answers an interrupt; the others would only leave it alone in a collective.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_leave_with_launcher, daemon=True).start()
+    with _Reporting(channel):
+        group = _join(rank, size, channel, device, port)
+        channel.send(task(group, *arguments))
+
+
+class _Reporting:
+    """Tells the launcher what was raised, then leaves without a farewell to the other ranks.
+
+    They may be waiting for this one in a collective that will never be complete.
+    """
+
+    def __init__(self, channel: Connection) -> None:
+        self._channel = channel
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        is_input = isinstance(error, InputError)
+        text = str(error) if is_input else "".join(traceback.format_exception(error))
+        self._channel.send(RankError(text, is_input))
+        self._channel.close()
+        os._exit(1)
+
+
+def _leave_with_launcher() -> None:
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None  # a rank is always somebody's child
+    wait([launcher.sentinel])
+    os._exit(1)
+
+
+def _join(rank: int, size: int, channel: Connection, device: Device, port: int) -> Group:
+    """Meet the other ranks. Raises ``InputError`` where there are fewer devices than ranks."""
+    import torch
+    import torch.distributed as dist
+
+    from engine.parallel.group import ProcessGroup
+
+    if device == "cuda":
+        count = torch.cuda.device_count()
+        if count < size:
+            raise InputError(f"{size} ranks need {size} CUDA devices, this machine has {count}; allowed: --tp {count}")
+        torch.cuda.set_device(rank)
+    # All ranks are on this machine; without this gloo asks the name service who it is.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast needs a fabric manager that not every machine runs
+    if rank == 0:
+        store = dist.TCPStore(HOST, port, size, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # public, but not in __all__
+        channel.send(store.port)
+    else:
+        store = dist.TCPStore(HOST, channel.recv(), size, is_master=False)  # type: ignore[attr-defined]
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_ALLOWED_IDLE)
+    group = dist.group.WORLD
+    assert group is not None  # it was made a line ago
+    return ProcessGroup(group)
