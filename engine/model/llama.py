@@ -1,15 +1,17 @@
-"""The Llama decoder: its sizes, its weights, and one forward as a flat list of native calls over fixed buffers."""
+"""The Llama decoder: its sizes, its weights, and one forward as a flat list of steps over fixed buffers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from engine.model.attention import Attention
 from engine.model.buffers import RowInputs
-from engine.model.decoder import rope_table
+from engine.model.decoder import Forward, rope_table
+from engine.model.device import HOST, ModelDevice
 from engine.ops import bound
-from engine.ops.bound import Call, Program
+from engine.ops.bound import Step
 from engine.ops.functional import Weight
 from engine.state.paged_kv import PagedKVCache
 
@@ -51,6 +53,17 @@ class LlamaLayer:
     gate_up: Weight
     ffn_down: Weight
 
+    def on(self, device: ModelDevice) -> LlamaLayer:
+        """The same layer there."""
+        return LlamaLayer(
+            attn_norm=device.vector(self.attn_norm),
+            qkv=device.weight(self.qkv),
+            attn_output=device.weight(self.attn_output),
+            ffn_norm=device.vector(self.ffn_norm),
+            gate_up=device.weight(self.gate_up),
+            ffn_down=device.weight(self.ffn_down),
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LlamaWeights:
@@ -62,23 +75,44 @@ class LlamaWeights:
     output_norm: torch.Tensor
     head: Weight
 
+    def on(self, device: ModelDevice) -> LlamaWeights:
+        """The same weights there; what is shared stays shared."""
+        embedding = device.weight(self.embedding)
+        return replace(
+            self,
+            embedding=embedding,
+            layers=tuple(layer.on(device) for layer in self.layers),
+            output_norm=device.vector(self.output_norm),
+            head=embedding if self.head is self.embedding else device.weight(self.head),
+        )
+
 
 class Llama:
-    """A Llama model over one KV cache."""
+    """A Llama model over one KV cache; weights, cache and ``attention`` are on ``device``."""
 
-    def __init__(self, weights: LlamaWeights, cache: PagedKVCache, *, max_positions: int, max_rows: int) -> None:
+    def __init__(
+        self,
+        weights: LlamaWeights,
+        cache: PagedKVCache,
+        attention: Attention,
+        *,
+        max_positions: int,
+        max_rows: int,
+        device: ModelDevice = HOST,
+    ) -> None:
         config = weights.config
         self._config = config
         self._weights = weights
         self._cache = cache
-        self._cos_sin = rope_table(max_positions, config.head_dim, config.rope_theta)
+        self._attention = attention
+        self._cos_sin = device.vector(rope_table(max_positions, config.head_dim, config.rope_theta))
         self._scratch = _Scratch(
-            normed=torch.zeros(max_rows, config.hidden_size),
-            qkv=torch.zeros(max_rows, config.qkv_size),
-            query=torch.zeros(max_rows, config.num_heads, config.head_dim),
-            attention=torch.zeros(max_rows, config.num_heads, config.head_dim),
-            gate_up=torch.zeros(max_rows, 2 * config.intermediate_size),
-            activated=torch.zeros(max_rows, config.intermediate_size),
+            normed=device.zeros(max_rows, config.hidden_size),
+            qkv=device.zeros(max_rows, config.qkv_size),
+            query=device.zeros(max_rows, config.num_heads, config.head_dim),
+            attended=device.zeros(max_rows, config.num_heads, config.head_dim),
+            gate_up=device.zeros(max_rows, 2 * config.intermediate_size),
+            activated=device.zeros(max_rows, config.intermediate_size),
         )
 
     @property
@@ -91,22 +125,27 @@ class Llama:
         """See `Decoder`."""
         return self._config.hidden_size
 
-    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor) -> Program:
+    @property
+    def attention_layers(self) -> int:
         """See `Decoder`."""
-        scratch = self._scratch.first(len(hidden))
-        calls: list[Call] = [bound.embedding(inputs.token_ids, self._weights.embedding, out=hidden)]
-        for index, layer in enumerate(self._weights.layers):
-            calls += self._layer(index, layer, inputs, hidden, scratch)
-        return Program(calls)
+        return self._config.num_layers
 
-    def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Program:
+    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool) -> Forward:
+        """See `Decoder`; nothing is recurrent here."""
+        scratch = self._scratch.first(len(hidden))
+        steps: list[Step] = [bound.embedding(inputs.token_ids, self._weights.embedding, out=hidden)]
+        for index, layer in enumerate(self._weights.layers):
+            steps += self._layer(index, layer, inputs, hidden, scratch)
+        return bound.program(steps)
+
+    def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Forward:
         """See `Decoder`."""
         norm = bound.rms_norm(hidden, self._weights.output_norm, self._config.rms_eps, out=normed)
-        return Program([norm, bound.linear(normed, self._weights.head, out=logits)])
+        return bound.program([norm, bound.head(normed, self._weights.head, out=logits)])
 
     def _layer(
         self, index: int, layer: LlamaLayer, inputs: RowInputs, hidden: torch.Tensor, scratch: _Scratch
-    ) -> list[Call]:
+    ) -> list[Step]:
         config, k_cache, v_cache = self._config, self._cache.keys(index), self._cache.values(index)
         return [
             bound.rms_norm(hidden, layer.attn_norm, config.rms_eps, out=scratch.normed),
@@ -121,17 +160,8 @@ class Llama:
                 interleaved=config.rope_interleaved,
                 q_out=scratch.query,
             ),
-            bound.paged_attention(
-                scratch.query,
-                k_cache,
-                v_cache,
-                inputs.block_table,
-                inputs.seq_lens,
-                inputs.query_start,
-                scale=config.head_dim**-0.5,
-                out=scratch.attention,
-            ),
-            bound.linear(scratch.attention.flatten(1), layer.attn_output, residual=hidden, out=hidden),
+            self._attention.layer(scratch.query, k_cache, v_cache, inputs, out=scratch.attended),
+            bound.linear(scratch.attended.flatten(1), layer.attn_output, residual=hidden, out=hidden),
             bound.rms_norm(hidden, layer.ffn_norm, config.rms_eps, out=scratch.normed),
             bound.linear(scratch.normed, layer.gate_up, out=scratch.gate_up),
             bound.silu_mul(scratch.gate_up, out=scratch.activated),
@@ -141,12 +171,12 @@ class Llama:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scratch:
-    """Activations of T rows, float32; every layer writes over them."""
+    """Activations of T rows; every layer writes over them."""
 
     normed: torch.Tensor  # [T, H]
     qkv: torch.Tensor  # [T, (Hq + 2 Hkv) D]
     query: torch.Tensor  # [T, Hq, D]
-    attention: torch.Tensor  # [T, Hq, D]
+    attended: torch.Tensor  # [T, Hq, D]
     gate_up: torch.Tensor  # [T, 2 I]
     activated: torch.Tensor  # [T, I]
 
@@ -156,7 +186,7 @@ class _Scratch:
             normed=self.normed[:rows],
             qkv=self.qkv[:rows],
             query=self.query[:rows],
-            attention=self.attention[:rows],
+            attended=self.attended[:rows],
             gate_up=self.gate_up[:rows],
             activated=self.activated[:rows],
         )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
-from engine.model.buffers import PADDED_SEQUENCE, RowInputs
+from engine.model.attention import Attention, BatchShape
+from engine.model.buffers import PADDED_SEQUENCE, StagedInputs
 from engine.model.decoder import Decoder, Forward
+from engine.model.device import HOST, ModelDevice
+from engine.model.graphs import ForwardGraphs
+from engine.routing import Phase
 from engine.state.sequence import Reservation
 
 # Programs kept by row count: every verify width, and the odd ends of prefill chunks.
@@ -33,37 +37,53 @@ class SequenceRows:
 
 
 class ModelRunner:
-    """A model with its buffers. ``forward`` allocates nothing but the programs of row counts it has not seen."""
+    """A model with its buffers. ``forward`` allocates nothing but the programs of row counts it has not seen.
+
+    ``graphs``: rounds run as CUDA graphs where the device has them. Nothing here waits for the device.
+    """
 
     def __init__(
-        self, model: Decoder, *, max_rows: int, max_logit_rows: int, max_sequences: int, max_blocks: int
+        self,
+        model: Decoder,
+        attention: Attention,
+        *,
+        max_rows: int,
+        max_logit_rows: int,
+        max_sequences: int,
+        max_blocks: int,
+        device: ModelDevice = HOST,
+        graphs: bool = True,
     ) -> None:
         """Allocate for forwards of up to ``max_rows`` rows of ``max_sequences`` sequences of ``max_blocks`` blocks."""
         self.vocab_size = model.vocab_size
         self.max_rows = max_rows
         self.max_sequences = max_sequences
         self.max_logit_rows = max_logit_rows
+        self.device = device
+        self.attention = attention
+        self.graphs = ForwardGraphs(device.device) if graphs and device.device.type == "cuda" else None
         self._model = model
-        self._inputs = RowInputs.allocate(max_rows, max_sequences, max_blocks)
-        self._hidden = torch.zeros(max_rows, model.hidden_size)
-        self._head_hidden = torch.zeros(max_logit_rows, model.hidden_size)
-        self._head_normed = torch.zeros(max_logit_rows, model.hidden_size)
-        self._logits = torch.zeros(max_logit_rows, model.vocab_size)
-        # The same memory as numpy arrays: writing a few integers through torch costs microseconds each.
-        self._token_ids = self._inputs.token_ids.numpy()
-        self._positions = self._inputs.positions.numpy()
-        self._slots = self._inputs.slot_mapping.numpy()
-        self._tables = self._inputs.block_table.numpy()
-        self._seq_lens = self._inputs.seq_lens.numpy()
-        self._query_start = self._inputs.query_start.numpy()
-        self._initial_slots = self._inputs.initial_slots.numpy()
-        self._state_slots = self._inputs.state_slots.numpy()
-        self._hidden_view, self._head_view = self._hidden.numpy(), self._head_hidden.numpy()
+        self._staged = StagedInputs(max_rows, max_logit_rows, max_sequences, max_blocks, device.device)
+        self._hidden = device.zeros(max_rows, model.hidden_size)
+        self._head_hidden = device.zeros(max_logit_rows, model.hidden_size)
+        self._head_normed = device.zeros(max_logit_rows, model.hidden_size)
+        self._logits = device.zeros(max_logit_rows, model.vocab_size, dtype=torch.float32)
+        # The host's side as numpy arrays: writing a few integers through torch costs microseconds each.
+        host = self._staged.host
+        self._token_ids = host.token_ids.numpy()
+        self._positions = host.positions.numpy()
+        self._slots = host.slot_mapping.numpy()
+        self._head_rows = host.head_rows.numpy()
+        self._tables = host.block_table.numpy()
+        self._seq_lens = host.seq_lens.numpy()
+        self._query_start = host.query_start.numpy()
+        self._initial_slots = host.initial_slots.numpy()
+        self._state_slots = host.state_slots.numpy()
         self._body = lru_cache(_MAX_PROGRAMS)(self._bind_body)
         self._head = lru_cache(_MAX_PROGRAMS)(self._bind_head)
 
-    def forward(self, batch: Sequence[SequenceRows]) -> torch.Tensor:
-        """Compute all rows; keys and values go to the reserved slots.
+    def forward(self, batch: Sequence[SequenceRows], *, prefill: bool = False) -> torch.Tensor:
+        """Compute all rows; keys and values go to the reserved slots. ``prefill``: chunks of prompts, no round.
 
         Returns the wanted logits, float32 ``[sum of num_logits, vocab]``, in the order of the batch: a view of a fixed
         buffer, valid until the next forward. Raises ``ValueError`` for more rows or sequences than were allocated.
@@ -75,16 +95,39 @@ class ModelRunner:
                 f"{len(batch)} sequences with {total} rows and {wanted} logit rows; allowed: up to "
                 f"{self.max_sequences}, {self.max_rows} and {self.max_logit_rows}, and at least one row"
             )
+        self._staged.wait_until_writable()
         self._fill(batch)
-        self._body(total)()
-        if not wanted:
-            return self._logits[:0]
-        self._pick_head_rows(batch)
-        self._head(wanted)()
+        self._staged.upload_no_sync()
+        self._run(_shape_of(batch, prefill), total, wanted)
         return self._logits[:wanted]
 
+    def _run(self, shape: BatchShape, total: int, wanted: int) -> None:
+        prefill = shape.phase is Phase.PREFILL
+        whole = partial(self._layers_and_head, total, wanted, prefill)
+        table = self._staged.device.block_table
+        # A graph fixes the rows of a sequence, so rounds in which they differ would each need their own.
+        if self.graphs is None or prefill or len(set(shape.query_lens)) > 1:
+            self.attention.begin(shape, table)
+            whole()
+            return
+        key = (shape.query_lens, wanted)
+        replays = self.graphs.knows(key)
+        self.attention.begin(shape, table, capturing=replays)
+        if not replays:
+            whole()
+            self.graphs.note(key)
+            return
+        captured = self.graphs.run(key, whole)
+        if not captured:  # a capture passes through the layers, and they count themselves
+            self.attention.count_replay(self._model.attention_layers)
+
+    def _layers_and_head(self, total: int, wanted: int, prefill: bool) -> None:
+        self._body(total, prefill)()
+        if wanted:
+            self._head(total, wanted)()
+
     def _fill(self, batch: Sequence[SequenceRows]) -> None:
-        end = 0
+        end = picked = 0
         for index, rows in enumerate(batch):
             start, end = end, end + len(rows.token_ids)
             first = rows.reservation.start
@@ -92,9 +135,11 @@ class ModelRunner:
             self._token_ids[start:end] = rows.token_ids
             self._positions[start:end] = range(first, length)
             self._slots[start:end] = rows.reservation.slot_mapping
+            self._head_rows[picked : picked + rows.num_logits] = range(end - rows.num_logits, end)
             self._tables[index, : len(rows.block_table)] = rows.block_table
             self._seq_lens[index] = length
             self._query_start[index + 1] = end
+            picked += rows.num_logits
             if rows.reservation.states is not None:
                 self._initial_slots[index] = rows.reservation.states.read
                 self._state_slots[start:end] = rows.reservation.states.write
@@ -102,16 +147,23 @@ class ModelRunner:
         self._initial_slots[len(batch) :] = PADDED_SEQUENCE
         self._query_start[len(batch) + 1 :] = end
 
-    def _pick_head_rows(self, batch: Sequence[SequenceRows]) -> None:
-        row = picked = 0
-        for rows in batch:
-            row += len(rows.token_ids)
-            last = picked + rows.num_logits
-            self._head_view[picked:last] = self._hidden_view[row - rows.num_logits : row]
-            picked = last
+    def _bind_body(self, count: int, prefill: bool) -> Forward:
+        return self._model.bind_body(self._staged.device.first(count), self._hidden[:count], prefill=prefill)
 
-    def _bind_body(self, count: int) -> Forward:
-        return self._model.bind_body(self._inputs.first(count), self._hidden[:count])
+    def _bind_head(self, total: int, wanted: int) -> Forward:
+        rows, picked = self._staged.device.head_rows[:wanted], self._head_hidden[:wanted]
+        head = self._model.bind_head(picked, self._head_normed[:wanted], self._logits[:wanted])
 
-    def _bind_head(self, count: int) -> Forward:
-        return self._model.bind_head(self._head_hidden[:count], self._head_normed[:count], self._logits[:count])
+        def pick_and_run() -> None:
+            torch.index_select(self._hidden[:total], 0, rows, out=picked)
+            head()
+
+        return pick_and_run
+
+
+def _shape_of(batch: Sequence[SequenceRows], prefill: bool) -> BatchShape:
+    query_lens = tuple(len(rows.token_ids) for rows in batch)
+    lengths = tuple(rows.reservation.start + rows.reservation.count for rows in batch)
+    one_row_each = max(query_lens) == 1
+    phase = Phase.PREFILL if prefill else Phase.DECODE if one_row_each else Phase.VERIFY
+    return BatchShape(phase, query_lens, lengths)

@@ -25,8 +25,8 @@ class RouteCounters:
     def __init__(self) -> None:
         self._counts: Counter[Route] = Counter()
 
-    def increment(self, route: Route) -> None:
-        self._counts[route] += 1
+    def increment(self, route: Route, times: int = 1) -> None:
+        self._counts[route] += times
 
     def __getitem__(self, route: Route) -> int:
         return self._counts[route]

@@ -7,7 +7,10 @@ import functools
 import torch
 
 from engine.ops import dispatch
+from engine.ops.dispatch import OLDEST_CARD
 from native import ops_cuda
+
+__all__ = ["OLDEST_CARD", "kernels_on", "load_kernels", "on_cuda"]
 
 
 def on_cuda(op: str, tensor: torch.Tensor) -> bool:
@@ -21,6 +24,16 @@ def on_cuda(op: str, tensor: torch.Tensor) -> bool:
         return False
     card = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
     return _runner(op, device.type, card, ops_cuda.device_type()) is dispatch.Runner.NATIVE_CUDA
+
+
+def kernels_on() -> str:
+    """Device type whose tensors the CUDA ops take: ``cuda``, or ``cpu`` while they are emulated."""
+    return ops_cuda.device_type()
+
+
+def load_kernels(device: torch.device) -> str:
+    """Load every kernel on a CUDA ``device``, once; returns which code runs there. Not to be called in a capture."""
+    return ops_cuda.load(device.index or 0)
 
 
 @functools.cache

@@ -6,7 +6,12 @@ import torch
 
 from engine.errors import InputError
 
-KV_DTYPES = {"float32": torch.float32, "float16": torch.float16}
+KV_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
 
 
 class PagedKVCache:
@@ -17,13 +22,21 @@ class PagedKVCache:
     """
 
     def __init__(
-        self, num_layers: int, num_blocks: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: str
+        self,
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: str,
+        device: torch.device | str = "cpu",
     ) -> None:
         if dtype not in KV_DTYPES:
-            raise InputError(f"kv-cache-dtype is {dtype!r}; allowed on the CPU: {', '.join(KV_DTYPES)}")
+            raise InputError(f"kv-cache-dtype is {dtype!r}; allowed: {', '.join(KV_DTYPES)}")
+        self.name = dtype
         self.dtype = KV_DTYPES[dtype]
         shape = (num_layers, num_blocks, 2, block_size, num_kv_heads, head_dim)
-        self._data = torch.empty(shape, dtype=self.dtype)
+        self._data = torch.empty(shape, dtype=self.dtype, device=device)
 
     @property
     def num_bytes(self) -> int:

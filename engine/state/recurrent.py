@@ -6,7 +6,9 @@ import torch
 
 
 class RecurrentStates:
-    """Convolution windows ``[layers, slots, width - 1, channels]`` and matrices ``[layers, slots, Hv, dv, dk]``, f32.
+    """Convolution windows ``[layers, slots, width - 1, channels]`` and f32 matrices ``[layers, slots, Hv, dv, dk]``.
+
+    Windows hold activations: float32 on the CPU, float16 where the SM70 kernels run.
 
     Slot 0 holds zeros for good: a fresh sequence starts from it. The other slots are read only after they were written.
     """
@@ -21,9 +23,11 @@ class RecurrentStates:
         value_heads: int,
         value_dim: int,
         key_dim: int,
+        device: torch.device | str = "cpu",
+        activations: torch.dtype = torch.float32,
     ) -> None:
-        self._conv = torch.zeros(num_layers, num_slots, conv_width - 1, conv_dim)
-        self._matrix = torch.zeros(num_layers, num_slots, value_heads, value_dim, key_dim)
+        self._conv = torch.zeros(num_layers, num_slots, conv_width - 1, conv_dim, dtype=activations, device=device)
+        self._matrix = torch.zeros(num_layers, num_slots, value_heads, value_dim, key_dim, device=device)
 
     def conv(self, layer: int) -> torch.Tensor:
         """Windows of one recurrent layer: the rows in front of the next token, oldest first."""

@@ -38,7 +38,7 @@ def prefill(runner: ModelRunner, chunks: Sequence[PrefillChunk]) -> list[Verific
     Returns, for each chunk that ends a prompt, the verification of an empty proposal; None for the others.
     """
     batch = [_rows(chunk) for chunk in chunks]
-    logits = iter(torch.split(runner.forward(batch), 1))
+    logits = iter(torch.split(runner.forward(batch, prefill=True), 1))
     return [
         verification_of(len(chunk.sequence.token_ids), next(logits), chunk.params) if chunk.samples else None
         for chunk in chunks

@@ -86,21 +86,28 @@ def gdn_conv(
 
 
 def gdn_gates(
-    a: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor, dt_bias: torch.Tensor
+    a: torch.Tensor,
+    b: torch.Tensor,
+    a_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    *,
+    log_decay: torch.Tensor | None = None,
+    beta: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log decay -exp(a_log) softplus(a + dt_bias) (<= 0) and beta = sigmoid(b), float32 [T, Hv] each.
 
     Args:
         a, b: float16 [T, Hv], rows may be strided.
         a_log, dt_bias: float32 [Hv].
+        log_decay, beta: where the results go, float32 [T, Hv].
     """
     check.tensor("a", a, torch.float16, (None, None), contiguous=False)
     tokens, heads = a.shape
     check.tensor("b", b, torch.float16, (tokens, heads), like=a, contiguous=False)
     check.tensor("a_log", a_log, torch.float32, (heads,), like=a)
     check.tensor("dt_bias", dt_bias, torch.float32, (heads,), like=a)
-    log_decay = torch.empty(tokens, heads, dtype=torch.float32, device=a.device)
-    beta = torch.empty_like(log_decay)
+    log_decay = check.output("log_decay", log_decay, torch.float32, (tokens, heads), a, contiguous=True)
+    beta = check.output("beta", beta, torch.float32, (tokens, heads), a, contiguous=True)
     if log_decay.numel():
         inputs = (a, c_int64(a.stride(0)), b, c_int64(b.stride(0)), a_log, dt_bias)
         launch.run("gdn_gates", 1, a.device, (*inputs, log_decay, beta, c_int64(tokens), c_int(heads)))

@@ -60,6 +60,8 @@ def test_both_layouts_are_the_same_model(folder: Path, tmp_path: Path) -> None:
     for left, right in zip(one.layers, two.layers, strict=True):
         if isinstance(left.mixer, GdnWeights):
             assert isinstance(right.mixer, GdnWeights)
+            assert isinstance(left.mixer.in_proj, torch.Tensor)
+            assert isinstance(right.mixer.in_proj, torch.Tensor)
             assert torch.equal(left.mixer.in_proj, right.mixer.in_proj)
 
 
@@ -247,8 +249,8 @@ def test_a_request_without_usable_logits_fails_alone(
 ) -> None:
     forward = llm.runner.forward
 
-    def poisoned(batch: list[SequenceRows]) -> torch.Tensor:
-        logits = forward(batch)
+    def poisoned(batch: list[SequenceRows], *, prefill: bool = False) -> torch.Tensor:
+        logits = forward(batch, prefill=prefill)
         first = 0
         for rows in batch:
             if rows.num_logits and 77 in rows.token_ids[-1:]:
