@@ -198,7 +198,7 @@ def _likeness(one: str, other: str) -> float:
 
 
 def _alarms(quarantine: Mapping[str, Quarantine], head: Evidence, today: str) -> Iterable[str]:
-    status = {case.node: case.status for scope in head.scopes for case in scope.cases}
+    status = {case.node: case.status for scope in head.scopes for case in scope.cases if case.node in quarantine}
     for node, entry in quarantine.items():
         if entry.expires < today:
             yield f"the quarantine of {node} ended on {entry.expires} (owner {entry.owner}): mend the case or renew it"

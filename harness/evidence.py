@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.ab.folder import check_repeats
 from harness.environment import same_machine_facts
 from harness.errors import EvidenceError
 from harness.ingest.files import check_ingested
@@ -132,6 +133,8 @@ def read_try(folder: Path) -> Try:
 
 def cross_check(folder: Path, record: dict[str, Any], records: RecordSet, cases: dict[str, CaseResult]) -> list[str]:
     """Hold pytest's own XML against the records; they must tell the same story. Gives doubts, raises on a lie."""
+    if "ab" in record:
+        return check_repeats(folder, record["ab"])
     if "ingested" in record:
         return check_ingested(folder, record["ingested"])
     clean_end = record["exit_code"] in (0, 1)
@@ -156,7 +159,7 @@ def _agree(path: Path, report: JUnitReport, cases: dict[str, CaseResult]) -> Non
     ran = {pytest_address(node): case for node, case in cases.items() if case.status is not CaseStatus.NOT_RUN}
     for address, case in ran.items():
         found = stated.pop(address, None)
-        if "::" not in case.node or (found is None and case.status is CaseStatus.CRASHED):
+        if found is case.status or "::" not in case.node or (found is None and case.status is CaseStatus.CRASHED):
             continue
         if found is None:
             raise EvidenceError(f"{path}: {case.node} is in the records ({case.status}) and not in the XML")
@@ -175,6 +178,9 @@ def fold_tries(tries: list[Try]) -> tuple[dict[str, CaseResult], dict[str, Try]]
     for number, entry in enumerate(tries, 1):
         if entry.whole:  # a case that the whole try no longer has is gone
             cases, source = {}, {}
+            if not failed_in and all(case.status is CaseStatus.PASSED for case in entry.cases.values()):
+                cases, source = dict(entry.cases), dict.fromkeys(entry.cases, entry)
+                continue
         for node, case in entry.cases.items():
             if case.status is CaseStatus.NOT_RUN and (node in cases or not entry.whole):
                 continue

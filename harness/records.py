@@ -9,13 +9,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
 
 from harness.errors import EvidenceError, file_error
-from harness.model import Assume, Better, CaseResult, CaseStatus, IllegalRecord, Metric, Samples, TokenControl
+from harness.model import (
+    Assume,
+    Better,
+    CaseResult,
+    CaseStatus,
+    IllegalRecord,
+    Metric,
+    Pairing,
+    Samples,
+    TokenControl,
+)
 
 SCHEMA = 1
 FILE_LIMIT = 1 << 30
@@ -84,6 +95,7 @@ class SamplesLine(Line, tag="samples"):
     control: str
     rounds: tuple[tuple[float, ...], ...]
     unfit: tuple[str, ...]
+    pairing: Pairing | msgspec.UnsetType = msgspec.UNSET
 
 
 class TokensLine(Line, tag="tokens"):
@@ -199,15 +211,20 @@ def _lines_one_by_one(content: bytes, name: str, records: RecordSet) -> Iterator
 
 def _take(records: RecordSet, line: AnyLine) -> None:
     match line:  # the frequent ones first
-        case CaseStart():
-            records.open[line.node] = records.open.get(line.node, 0) + 1
+        case CaseStart(node=node):
+            records.open[node] = records.open.get(node, 0) + 1
             if line.group:
-                records.groups[line.node] = line.group
-        case CaseEnd():
-            if not records.open.get(line.node):
-                raise _Misplaced(f"{line.node} ended without having started")
-            records.open[line.node] -= 1
-            records.ended.setdefault(line.node, []).append(line)
+                records.groups[node] = line.group
+        case CaseEnd(node=node):
+            started = records.open.pop(node, 0)
+            if not started:
+                raise _Misplaced(f"{node} ended without having started")
+            if started > 1:
+                records.open[node] = started - 1
+            if node in records.ended:
+                records.ended[node].append(line)
+            else:
+                records.ended[node] = [line]
         case MetricLine():
             _once(records.metrics, (line.node, line.name), line)
         case SamplesLine():
@@ -242,17 +259,18 @@ def _once(table: dict[tuple[str, str], _Value], key: tuple[str, str], value: _Va
 def to_cases(records: RecordSet) -> tuple[CaseResult, ...]:
     """One result a case: what ended, what was open when the process died, what was collected and never started."""
     known = (records.collected, records.ended, records.open, records.collect_errors, records.deselected)
-    nodes = dict.fromkeys(node for table in known for node in table)
+    nodes = dict.fromkeys(chain.from_iterable(known))
     return tuple(_case(records, node) for node in nodes)
 
 
 def _case(records: RecordSet, node: str) -> CaseResult:
-    group = records.groups.get(node, "")
-    if records.open.get(node):
+    group = records.groups.get(node, "") if records.groups else ""
+    if records.open and node in records.open:
         return CaseResult(node, CaseStatus.CRASHED, None, "the process died while this case was open", group)
-    ends = [end for end in records.ended.get(node, ()) if end.outcome != "interrupted"]
-    if len(ends) == 1 and not ends[0].reruns:
-        return CaseResult(node, _STATUS[ends[0].outcome], ends[0].seconds, ends[0].reason, group)
+    ends = records.ended.get(node, [])
+    if len(ends) == 1 and (only := ends[0]).outcome in _STATUS and not only.reruns:  # nearly all of them
+        return CaseResult(node, _STATUS[only.outcome], only.seconds, only.reason, group)
+    ends = [end for end in ends if end.outcome != "interrupted"]
     if ends:
         last = ends[-1]
         status, reason = CaseStatus(last.outcome), last.reason
@@ -313,6 +331,7 @@ def _samples(records: RecordSet, line: SamplesLine, name: str) -> Samples:
             control.sha256 if control else "",
             line.rounds,
             tuple(dict.fromkeys(unfit)),
+            pairing=None if isinstance(line.pairing, msgspec.UnsetType) else line.pairing,
         )
     except IllegalRecord as error:
         raise EvidenceError(f"{name}: {error}") from error
