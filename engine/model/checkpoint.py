@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import ModelFileError
+from engine.model.nvfp4 import BLOCK, Nvfp4Matrix
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -19,7 +20,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Checkpoint:
-    """Takes tensors by name, once each, as float32, and checks what they are. Use as a context manager."""
+    """Takes tensors by name, once each, and checks what they are. Use as a context manager."""
 
     def __init__(self, folder: Path, ignored_prefixes: tuple[str, ...] = ()) -> None:
         """Open every file that the folder names. Raises ``ModelFileError`` for one that is missing or damaged.
@@ -54,6 +55,24 @@ class Checkpoint:
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
         """One tensor of exactly ``shape`` as float32."""
+        return self._take(name, shape, _FLOATS).float()
+
+    def take_table(self, name: str, *shape: int) -> torch.Tensor:
+        """One tensor of exactly ``shape``, float16 where it is stored so, otherwise float32."""
+        table = self._take(name, shape, _FLOATS)
+        return table if table.dtype == torch.float16 else table.float()
+
+    def take_matrix(self, name: str, n: int, k: int) -> torch.Tensor | Nvfp4Matrix:
+        """A projection [n, k]: NVFP4 where block scales lie beside it (see `engine.model.nvfp4`), otherwise float32."""
+        if f"{name}_scale" not in self:
+            return self.take(name, n, k)
+        if k % BLOCK:
+            raise ModelFileError(f"{self._folder}: {name} has {k} inputs; NVFP4 needs a multiple of {BLOCK}")
+        codes = self._take(name, (n, k // 2), (torch.uint8,))
+        scales = self._take(f"{name}_scale", (n, k // BLOCK), (torch.float8_e4m3fn,))
+        return Nvfp4Matrix(codes, scales, float(self._take(f"{name}_scale_2", (), (torch.float32,))))
+
+    def _take(self, name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> torch.Tensor:
         if name not in self._home:
             raise ModelFileError(f"{self._folder}: tensor {name} is missing; the checkpoint is incomplete")
         path = self._home[name]
@@ -63,10 +82,10 @@ class Checkpoint:
             raise ModelFileError(f"{path}: {name} cannot be read: {error}; fetch it again") from error
         if tuple(tensor.shape) != shape:
             raise ModelFileError(f"{path}: {name} has shape {tuple(tensor.shape)}; the config asks for {shape}")
-        if tensor.dtype not in _FLOATS:
-            raise ModelFileError(f"{path}: {name} is {tensor.dtype}; allowed: {', '.join(map(str, _FLOATS))}")
+        if tensor.dtype not in dtypes:
+            raise ModelFileError(f"{path}: {name} is {tensor.dtype}; allowed: {', '.join(map(str, dtypes))}")
         self._left.discard(name)
-        return tensor.float()
+        return tensor
 
     def refuse_leftovers(self) -> None:
         """Raise ``ModelFileError`` if a tensor was not taken: leaving it out would give wrong answers."""

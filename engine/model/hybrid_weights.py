@@ -2,40 +2,47 @@
 
 GDN projections are stored either fused and interleaved by key-head group (``in_proj_qkvz``, ``in_proj_ba``) or section
 by section (``in_proj_qkv``, ``in_proj_z``, ``in_proj_b``, ``in_proj_a``). Here they are one matrix with the rows
-[q | k | v | z | b | a], heads in order.
+[q | k | v | z | b | a], heads in order. Projections are float32, or NVFP4 where the checkpoint stores them so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from engine.errors import ModelFileError
+from engine.model import nvfp4
 from engine.model.checkpoint import Checkpoint
 from engine.model.hybrid_config import AttentionSizes, GdnSizes, HybridConfig, LayerKind
+from engine.model.nvfp4 import Nvfp4Matrix
+from engine.ops.functional import Weight
+
+Matrix = torch.Tensor | Nvfp4Matrix
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GdnWeights:
-    """One Gated DeltaNet block, all float32."""
+    """One Gated DeltaNet block; what is no projection is float32."""
 
-    in_proj: torch.Tensor  # [q | k | v | z | b | a rows, hidden]
+    in_proj: Weight  # [q | k | v | z | b | a rows, hidden]
     conv: torch.Tensor  # [conv_dim, conv_width]
     a_log: torch.Tensor  # [value_heads]
     dt_bias: torch.Tensor  # [value_heads]
     norm: torch.Tensor  # [value_dim], no offset
-    out_proj: torch.Tensor  # [hidden, values]
+    out_proj: Weight  # [hidden, values]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionWeights:
-    """One full-attention block, all float32. ``gate`` is None where the model has no output gate."""
+    """One full-attention block, norms float32. ``gate`` is None where the model has no output gate."""
 
-    qkv: torch.Tensor  # [q | k | v rows, hidden]
-    gate: torch.Tensor | None  # [num_heads * head_dim, hidden]
+    qkv: Weight  # [q | k | v rows, hidden]
+    gate: Weight | None  # [num_heads * head_dim, hidden]
     q_norm: torch.Tensor  # [head_dim], offset folded in
     k_norm: torch.Tensor  # [head_dim], offset folded in
-    out_proj: torch.Tensor  # [hidden, num_heads * head_dim]
+    out_proj: Weight  # [hidden, num_heads * head_dim]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +52,8 @@ class HybridLayer:
     mixer_norm: torch.Tensor
     mixer: GdnWeights | AttentionWeights
     mlp_norm: torch.Tensor
-    gate_up: torch.Tensor  # [2 * intermediate, hidden]
-    down: torch.Tensor  # [hidden, intermediate]
+    gate_up: Weight  # [2 * intermediate, hidden]
+    down: Weight  # [hidden, intermediate]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,10 +61,10 @@ class HybridWeights:
     """The whole model."""
 
     config: HybridConfig
-    embedding: torch.Tensor
+    embedding: torch.Tensor  # float16 or float32
     layers: tuple[HybridLayer, ...]
     final_norm: torch.Tensor
-    head: torch.Tensor
+    head: torch.Tensor  # float16 or float32
 
 
 def load_hybrid(checkpoint: Checkpoint, config: HybridConfig) -> HybridWeights:
@@ -75,17 +82,19 @@ def load_hybrid(checkpoint: Checkpoint, config: HybridConfig) -> HybridWeights:
             mixer_norm=_offset(take(f"{prefix}input_layernorm.weight", hidden)),
             mixer=mixer,
             mlp_norm=_offset(take(f"{prefix}post_attention_layernorm.weight", hidden)),
-            gate_up=torch.cat([take(f"{prefix}mlp.{name}_proj.weight", inner, hidden) for name in ("gate", "up")]),
-            down=take(f"{prefix}mlp.down_proj.weight", hidden, inner),
+            gate_up=_weight(
+                *(checkpoint.take_matrix(f"{prefix}mlp.{name}_proj.weight", inner, hidden) for name in ("gate", "up"))
+            ),
+            down=_weight(checkpoint.take_matrix(f"{prefix}mlp.down_proj.weight", hidden, inner)),
         )
 
-    embedding = take("model.embed_tokens.weight", config.vocab_size, hidden)
+    embedding = checkpoint.take_table("model.embed_tokens.weight", config.vocab_size, hidden)
     weights = HybridWeights(
         config=config,
         embedding=embedding,
         layers=tuple(layer(index, kind) for index, kind in enumerate(config.layers)),
         final_norm=_offset(take("model.norm.weight", hidden)),
-        head=embedding if config.tied else take("lm_head.weight", config.vocab_size, hidden),
+        head=embedding if config.tied else checkpoint.take_table("lm_head.weight", config.vocab_size, hidden),
     )
     checkpoint.refuse_leftovers()
     return weights
@@ -96,60 +105,81 @@ def _offset(weight: torch.Tensor) -> torch.Tensor:
     return weight + 1.0
 
 
+def _weight(*parts: Matrix) -> Weight:
+    """One product out of ``parts``, stacked by output row; NVFP4 is laid out for the kernels."""
+    quantised = [part for part in parts if isinstance(part, Nvfp4Matrix)]
+    if not quantised:
+        return torch.cat([part for part in parts if isinstance(part, torch.Tensor)])
+    if len(quantised) != len(parts):
+        raise ModelFileError("some of the parts of a fused projection are NVFP4 and some are not; allowed: all or none")
+    try:
+        return nvfp4.join(quantised).pack()
+    except ValueError as error:
+        raise ModelFileError(str(error)) from error
+
+
+def _pick(matrix: Matrix, rows: torch.Tensor) -> Matrix:
+    return matrix.rows(rows) if isinstance(matrix, Nvfp4Matrix) else matrix[rows]
+
+
 def _gdn(checkpoint: Checkpoint, prefix: str, sizes: GdnSizes, hidden: int) -> GdnWeights:
     take = checkpoint.take
     if f"{prefix}in_proj_qkvz.weight" in checkpoint:
-        qkvz = take(f"{prefix}in_proj_qkvz.weight", sizes.conv_dim + sizes.values, hidden)
-        ba = take(f"{prefix}in_proj_ba.weight", 2 * sizes.value_heads, hidden)
-        in_proj = torch.cat([*_ungroup_qkvz(qkvz, sizes), *_ungroup_ba(ba, sizes)])
+        widths = {"qkvz": sizes.conv_dim + sizes.values, "ba": 2 * sizes.value_heads}
+        fused = {
+            name: checkpoint.take_matrix(f"{prefix}in_proj_{name}.weight", rows, hidden)
+            for name, rows in widths.items()
+        }
+        sections = [_pick(fused["qkvz"], rows) for rows in _grouped_qkvz(sizes)]
+        sections += [_pick(fused["ba"], rows) for rows in _grouped_ba(sizes)]
     else:
-        sections = (
+        named = (
             ("qkv", sizes.conv_dim),
             ("z", sizes.values),
             ("b", sizes.value_heads),
             ("a", sizes.value_heads),
         )
-        in_proj = torch.cat([take(f"{prefix}in_proj_{name}.weight", rows, hidden) for name, rows in sections])
+        sections = [checkpoint.take_matrix(f"{prefix}in_proj_{name}.weight", rows, hidden) for name, rows in named]
     return GdnWeights(
-        in_proj=in_proj,
+        in_proj=_weight(*sections),
         conv=take(f"{prefix}conv1d.weight", sizes.conv_dim, 1, sizes.conv_width).squeeze(1).contiguous(),
         a_log=take(f"{prefix}A_log", sizes.value_heads),
         dt_bias=take(f"{prefix}dt_bias", sizes.value_heads),
         norm=take(f"{prefix}norm.weight", sizes.value_dim),
-        out_proj=take(f"{prefix}out_proj.weight", hidden, sizes.values),
+        out_proj=_weight(checkpoint.take_matrix(f"{prefix}out_proj.weight", hidden, sizes.values)),
     )
 
 
-def _ungroup_qkvz(rows: torch.Tensor, sizes: GdnSizes) -> list[torch.Tensor]:
-    """Rows of each key head's group [q | k | its value heads' v | their z] -> all q, all k, all v, all z."""
+def _grouped_qkvz(sizes: GdnSizes) -> Sequence[torch.Tensor]:
+    """Rows of each key head's group are [q | k | its value heads' v | their z]: where all q, k, v and z lie."""
     ratio = sizes.value_heads // sizes.key_heads
-    widths = [sizes.key_dim, sizes.key_dim, ratio * sizes.value_dim, ratio * sizes.value_dim]
-    groups = rows.view(sizes.key_heads, sum(widths), -1)
-    return [part.flatten(0, 1) for part in torch.split(groups, widths, dim=1)]
+    return _grouped(sizes.key_heads, [sizes.key_dim, sizes.key_dim, ratio * sizes.value_dim, ratio * sizes.value_dim])
 
 
-def _ungroup_ba(rows: torch.Tensor, sizes: GdnSizes) -> list[torch.Tensor]:
-    """Rows of each key head's group [its value heads' b | their a] -> all b, all a."""
-    ratio = sizes.value_heads // sizes.key_heads
-    groups = rows.view(sizes.key_heads, 2 * ratio, -1)
-    return [part.flatten(0, 1) for part in torch.split(groups, ratio, dim=1)]
+def _grouped_ba(sizes: GdnSizes) -> Sequence[torch.Tensor]:
+    """Rows of each key head's group are [its value heads' b | their a]: where all b and a lie."""
+    return _grouped(sizes.key_heads, [sizes.value_heads // sizes.key_heads] * 2)
+
+
+def _grouped(groups: int, widths: Sequence[int]) -> Sequence[torch.Tensor]:
+    rows = torch.arange(groups * sum(widths)).view(groups, sum(widths))
+    return [part.flatten() for part in torch.split(rows, list(widths), dim=1)]
 
 
 def _attention(checkpoint: Checkpoint, prefix: str, sizes: AttentionSizes, hidden: int) -> AttentionWeights:
     take = checkpoint.take
     queries, keys = sizes.num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
-    gate: torch.Tensor | None = None
+    query: Matrix = checkpoint.take_matrix(f"{prefix}q_proj.weight", queries * (2 if sizes.gated else 1), hidden)
+    gate: Weight | None = None
     if sizes.gated:
         # Each head's rows are its query and then its gate.
-        pairs = take(f"{prefix}q_proj.weight", 2 * queries, hidden).view(sizes.num_heads, 2, sizes.head_dim, hidden)
-        query, gate = pairs[:, 0].reshape(queries, hidden), pairs[:, 1].reshape(queries, hidden)
-    else:
-        query = take(f"{prefix}q_proj.weight", queries, hidden)
-    key, value = (take(f"{prefix}{name}_proj.weight", keys, hidden) for name in "kv")
+        of_query, of_gate = _grouped(sizes.num_heads, [sizes.head_dim, sizes.head_dim])
+        query, gate = _pick(query, of_query), _weight(_pick(query, of_gate))
+    key, value = (checkpoint.take_matrix(f"{prefix}{name}_proj.weight", keys, hidden) for name in "kv")
     return AttentionWeights(
-        qkv=torch.cat([query, key, value]),
+        qkv=_weight(query, key, value),
         gate=gate,
         q_norm=_offset(take(f"{prefix}q_norm.weight", sizes.head_dim)),
         k_norm=_offset(take(f"{prefix}k_norm.weight", sizes.head_dim)),
-        out_proj=take(f"{prefix}o_proj.weight", hidden, queries),
+        out_proj=_weight(checkpoint.take_matrix(f"{prefix}o_proj.weight", hidden, queries)),
     )
