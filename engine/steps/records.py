@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from engine.sampling.random import Purpose
 
+_EPSILON = float(np.finfo(np.float64).eps)
+
 
 class Noise(Protocol):
     """The random numbers of one request: 64 bits by position and purpose, the same whenever they are asked for."""
@@ -54,30 +56,30 @@ class TokenLaw:
             raise ValueError(
                 f"a law of ids {self.token_ids.shape} and probs {self.probs.shape}; allowed: both [n], n > 0"
             )
-        if (np.diff(self.token_ids) <= 0).any():
+        if (self.token_ids[1:] <= self.token_ids[:-1]).any():
             raise ValueError("the token ids of a law must ascend, each once")
         # Rounding of n terms that sum to 1, each within half an ulp; the factor 4 leaves room for the division.
-        if not (self.probs >= 0).all() or not abs(self.probs.sum() - 1) <= 4 * len(self.probs) * np.finfo(float).eps:
+        if not self.probs.min() >= 0 or not abs(self.probs.sum() - 1) <= 4 * len(self.probs) * _EPSILON:
             raise ValueError(f"the probs of a law sum to {self.probs.sum()}; allowed: none below 0, together 1")
 
     def probability(self, token_id: int) -> float:
         """See `TargetLaw`."""
-        index = int(np.searchsorted(self.token_ids, token_id))
+        index = int(self.token_ids.searchsorted(token_id))
         found = index < len(self.token_ids) and self.token_ids[index] == token_id
         return float(self.probs[index]) if found else 0.0
 
     def draw(self, random_bits: int) -> int:
         """See `TargetLaw`: the first token, by id, at which the running sum passes the random number."""
-        running = np.cumsum(self.probs)
-        index = int(np.searchsorted(running, unit_interval(random_bits) * running[-1], side="right"))
+        running = self.probs.cumsum()
+        index = int(running.searchsorted(unit_interval(random_bits) * running[-1], side="right"))
         # The product can round up to the whole sum; the last token that has any mass is then the one.
         return int(self.token_ids[min(index, int(np.flatnonzero(self.probs)[-1]))])
 
     def residual(self, draft: DraftLaw) -> TokenLaw:
         """See `TargetLaw`."""
-        _, mine, theirs = np.intersect1d(self.token_ids, draft.token_ids, assume_unique=True, return_indices=True)
-        left = self.probs.copy()
-        left[mine] = np.maximum(self.probs[mine] - draft.probs[theirs], 0.0)
+        where = np.minimum(draft.token_ids.searchsorted(self.token_ids), len(draft.token_ids) - 1)
+        theirs = np.where(draft.token_ids[where] == self.token_ids, draft.probs[where], 0.0)
+        left = np.maximum(self.probs - theirs, 0.0)
         total = left.sum()
         return TokenLaw(self.token_ids, left / total) if total > 0 else self
 
