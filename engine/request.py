@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from engine.errors import InputError
+from engine.sampling.rules import NO_RULES, LogitsRules
 
 MAX_SEED = 2**63 - 1
 
@@ -18,6 +19,9 @@ class SamplingParams:
     ``top_k`` 0 keeps the whole vocabulary; ``top_p`` 1.0 keeps all of it too.
     ``seed`` names the random streams; ``None`` draws a fresh seed, which the result records.
     ``stop_token_ids`` ``None`` stands for the model's own end tokens; an empty tuple never stops early.
+    ``rules`` are what else is asked of the logits (bias, bans, penalties, min-p), before the cutoffs.
+    ``logprobs`` reports the log probability of each token, and of so many of the likeliest beside it; ``None``: none.
+    ``draft_tokens`` limits the drafts of a round for this request, 0 for plain decode; ``None``: the engine's own.
     """
 
     temperature: float = 0.0
@@ -26,6 +30,9 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int = 256
     stop_token_ids: tuple[int, ...] | None = None
+    rules: LogitsRules = NO_RULES
+    logprobs: int | None = None
+    draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -38,6 +45,10 @@ class SamplingParams:
             raise InputError(f"max-tokens is {self.max_tokens}; allowed: 1 or more")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise InputError(f"seed is {self.seed}; allowed: 0 to {MAX_SEED}")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise InputError(f"logprobs is {self.logprobs}; allowed: 0 (of the token alone) or more")
+        if self.draft_tokens is not None and self.draft_tokens < 0:
+            raise InputError(f"draft-tokens of the request is {self.draft_tokens}; allowed: 0 (plain decode) or more")
 
     @property
     def greedy(self) -> bool:

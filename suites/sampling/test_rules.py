@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from engine.ops import sampling as ops
-from engine.sampling.processors import LogitsRules, RowHistory, logprobs, min_p_inplace, process_inplace
+from engine.sampling.processors import RowHistory, logprobs, min_p_inplace, process_inplace
+from engine.sampling.rules import LogitsRules
 from suites.oracles import sampling_rules as oracle
 from suites.oracles.judge import assert_bits_equal
 from suites.sampling import rows

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.sampling.processors import LogitsRules, logprobs
+from engine.sampling.processors import logprobs
+from engine.sampling.rules import LogitsRules
 
 
 @pytest.mark.parametrize(
