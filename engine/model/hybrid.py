@@ -14,6 +14,7 @@ from engine.model.hybrid_config import LayerKind
 from engine.model.hybrid_weights import AttentionWeights, GdnWeights, HybridLayer, HybridWeights
 from engine.ops import bound
 from engine.ops.bound import StateSlots, Step
+from engine.parallel.layers import TensorParallel, single
 from engine.state.paged_kv import PagedKVCache
 from engine.state.recurrent import RecurrentStates
 
@@ -34,9 +35,12 @@ class Hybrid:
         max_positions: int,
         max_rows: int,
         device: ModelDevice = HOST,
+        parallel: TensorParallel | None = None,
     ) -> None:
+        """``parallel``: the ranks that share the model, of which ``weights`` are one's; None for a whole model."""
         config, gdn, sizes = weights.config, weights.config.gdn, weights.config.attention
         self._config = config
+        self._parallel = parallel or single(config.vocab_size)
         self._weights = weights
         self._cache = cache
         self._states = states
@@ -63,7 +67,7 @@ class Hybrid:
     @property
     def vocab_size(self) -> int:
         """See `Decoder`."""
-        return self._config.vocab_size
+        return self._parallel.vocab.total
 
     @property
     def hidden_size(self) -> int:
@@ -78,7 +82,7 @@ class Hybrid:
     def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool) -> Forward:
         """See `Decoder`."""
         scratch = self._scratch.first(len(hidden))
-        steps: list[Step] = [bound.embedding(inputs.token_ids, self._weights.embedding, out=hidden)]
+        steps = self._parallel.embedding(inputs.token_ids, self._weights.embedding, out=hidden)
         recurrent = attention = 0
         for layer in self._weights.layers:
             steps.append(bound.rms_norm(hidden, layer.mixer_norm, self._config.rms_eps, out=scratch.normed))
@@ -96,7 +100,7 @@ class Hybrid:
     def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Forward:
         """See `Decoder`."""
         norm = bound.rms_norm(hidden, self._weights.final_norm, self._config.rms_eps, out=normed)
-        return bound.program([norm, bound.head(normed, self._weights.head, out=logits)])
+        return bound.program([norm, *self._parallel.logits(normed, self._weights.head, out=logits)])
 
     def _gdn(
         self,
@@ -122,7 +126,7 @@ class Hybrid:
             bound.gdn_gates(a, b, weights.a_log, weights.dt_bias, log_decay=scratch.log_decay, beta=scratch.beta),
             bound.gdn_rule(*heads, gates, matrix, slots, chunked=chunked, out=core),
             bound.gdn_gated_rms_norm(core, _heads(z, sizes.value_dim), weights.norm, self._config.rms_eps, out=mixed),
-            bound.linear(mixed.flatten(1), weights.out_proj, residual=hidden, out=hidden),
+            *self._parallel.add_linear(mixed.flatten(1), weights.out_proj, hidden),
         ]
 
     def _attention(
@@ -154,14 +158,14 @@ class Hybrid:
                 bound.linear(scratch.normed, weights.gate, out=scratch.gate),
                 bound.sigmoid_gate(attended, scratch.gate),
             ]
-        return [*steps, bound.linear(attended, weights.out_proj, residual=hidden, out=hidden)]
+        return [*steps, *self._parallel.add_linear(attended, weights.out_proj, hidden)]
 
     def _mlp(self, layer: HybridLayer, hidden: torch.Tensor, scratch: _Scratch) -> list[Step]:
         return [
             bound.rms_norm(hidden, layer.mlp_norm, self._config.rms_eps, out=scratch.normed),
             bound.linear(scratch.normed, layer.gate_up, out=scratch.gate_up),
             bound.silu_mul(scratch.gate_up, out=scratch.activated),
-            bound.linear(scratch.activated, layer.down, residual=hidden, out=hidden),
+            *self._parallel.add_linear(scratch.activated, layer.down, hidden),
         ]
 
 

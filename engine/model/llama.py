@@ -13,6 +13,7 @@ from engine.model.device import HOST, ModelDevice
 from engine.ops import bound
 from engine.ops.bound import Step
 from engine.ops.functional import Weight
+from engine.parallel.layers import TensorParallel, single
 from engine.state.paged_kv import PagedKVCache
 
 
@@ -99,8 +100,11 @@ class Llama:
         max_positions: int,
         max_rows: int,
         device: ModelDevice = HOST,
+        parallel: TensorParallel | None = None,
     ) -> None:
+        """``parallel``: the ranks that share the model, of which ``weights`` are one's; None for a whole model."""
         config = weights.config
+        self._parallel = parallel or single(config.vocab_size)
         self._config = config
         self._weights = weights
         self._cache = cache
@@ -118,7 +122,7 @@ class Llama:
     @property
     def vocab_size(self) -> int:
         """See `Decoder`."""
-        return self._config.vocab_size
+        return self._parallel.vocab.total
 
     @property
     def hidden_size(self) -> int:
@@ -133,7 +137,7 @@ class Llama:
     def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool) -> Forward:
         """See `Decoder`; nothing is recurrent here."""
         scratch = self._scratch.first(len(hidden))
-        steps: list[Step] = [bound.embedding(inputs.token_ids, self._weights.embedding, out=hidden)]
+        steps = self._parallel.embedding(inputs.token_ids, self._weights.embedding, out=hidden)
         for index, layer in enumerate(self._weights.layers):
             steps += self._layer(index, layer, inputs, hidden, scratch)
         return bound.program(steps)
@@ -141,7 +145,7 @@ class Llama:
     def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Forward:
         """See `Decoder`."""
         norm = bound.rms_norm(hidden, self._weights.output_norm, self._config.rms_eps, out=normed)
-        return bound.program([norm, bound.head(normed, self._weights.head, out=logits)])
+        return bound.program([norm, *self._parallel.logits(normed, self._weights.head, out=logits)])
 
     def _layer(
         self, index: int, layer: LlamaLayer, inputs: RowInputs, hidden: torch.Tensor, scratch: _Scratch
@@ -161,11 +165,11 @@ class Llama:
                 q_out=scratch.query,
             ),
             self._attention.layer(scratch.query, k_cache, v_cache, inputs, out=scratch.attended),
-            bound.linear(scratch.attended.flatten(1), layer.attn_output, residual=hidden, out=hidden),
+            *self._parallel.add_linear(scratch.attended.flatten(1), layer.attn_output, hidden),
             bound.rms_norm(hidden, layer.ffn_norm, config.rms_eps, out=scratch.normed),
             bound.linear(scratch.normed, layer.gate_up, out=scratch.gate_up),
             bound.silu_mul(scratch.gate_up, out=scratch.activated),
-            bound.linear(scratch.activated, layer.ffn_down, residual=hidden, out=hidden),
+            *self._parallel.add_linear(scratch.activated, layer.ffn_down, hidden),
         ]
 
 

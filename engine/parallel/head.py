@@ -1,0 +1,128 @@
+"""The language-model head over ranks: logits of the whole vocabulary, and the best candidates with exact values.
+
+Each rank holds a contiguous share of the vocabulary. Which dtype leaves a rank is decided by admission, from the opt-in
+flag alone; whoever wants to know asks the logits, not the flag. Ties go to the lower token id, as everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.errors import InputError
+from engine.linear.admission import Projection, Refused, Route, Split, admit
+from engine.ops import functional
+from engine.parallel.collectives import Collectives
+from engine.parallel.group import Group
+from engine.parallel.plan import VocabSplit
+
+_NO_TOKEN = torch.iinfo(torch.int64).max  # an id that loses every tie
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The best k tokens of each row, best first, and one more: the sentinel tells whether the cut parts a tie."""
+
+    values: torch.Tensor  # float32 [M, k]
+    ids: torch.Tensor  # int64 [M, k]
+    sentinel_values: torch.Tensor  # float32 [M]
+    sentinel_ids: torch.Tensor  # int64 [M]
+
+    @property
+    def cuts_a_tie(self) -> torch.Tensor:
+        """bool [M]: the first token that is left out is as good as the last that is kept."""
+        return self.sentinel_values == self.values[:, -1]
+
+
+def logits_dtype(projection: Projection, tp: int, *, fp32_logits: bool) -> torch.dtype:
+    """What a head's logits are stored as. Raises ``InputError`` where the head is not admitted at all."""
+    answer = admit(projection, tp, fp32_logits=fp32_logits)
+    if isinstance(answer, Refused):
+        raise InputError(str(answer))
+    half = projection.format == "fp16_head" and answer.route is not Route.FP32_HEAD
+    return torch.float16 if half else torch.float32
+
+
+def head_projection(vocab: VocabSplit, hidden_size: int, weight_format: str) -> Projection:
+    """The head of a model, with the rows that fill up the last ranks' shares."""
+    return Projection("lm head", vocab.local * vocab.tp, hidden_size, weight_format, Split.COLUMN)
+
+
+class ParallelHead:
+    """The head of one rank, FP16 rows [vocab.local, H]."""
+
+    def __init__(self, group: Group, vocab: VocabSplit, weight: torch.Tensor, *, fp32_logits: bool) -> None:
+        """Raises ``InputError`` for a shape that is not admitted, ``ValueError`` for other rows than the share has."""
+        if weight.shape[0] != vocab.local:
+            raise ValueError(f"head of {weight.shape[0]} rows; allowed: the {vocab.local} of a share")
+        self.dtype = logits_dtype(
+            head_projection(vocab, weight.shape[1], "fp16_head"), vocab.tp, fp32_logits=fp32_logits
+        )
+        self._group = group
+        self._collectives = Collectives(group)
+        self._vocab = vocab
+        self._rows = vocab.rows(group.rank)
+        self._weight = weight
+
+    def dense(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [M, V] of ``dtype``, whole on every rank."""
+        out = torch.empty(len(x), self._vocab.total, dtype=self.dtype, device=x.device)
+        self._collectives.gather_columns(self._local(x), out)()
+        return out
+
+    def candidates(self, x: torch.Tensor, count: int) -> Candidates:
+        """The ``count`` best tokens, the same on every rank: each rank's best ``count`` + 1, merged.
+
+        A rank's own best are enough: a token that is not among them has as many better ones on that rank alone.
+        """
+        wanted = count + 1
+        if not 1 <= count < self._vocab.total:
+            raise ValueError(f"{count} candidates; allowed: 1 to {self._vocab.total - 1}")
+        local = self._local(x).float()
+        local[:, self._rows.count :] = -torch.inf  # rows that fill up the share are no tokens
+        # The share may have fewer rows than are wanted: the rest are places that every token beats.
+        values = local.new_full((len(x), wanted), -torch.inf)
+        ids = torch.full((len(x), wanted), _NO_TOKEN, dtype=torch.int64, device=x.device)
+        found = min(wanted, self._rows.count)
+        if found:
+            values[:, :found], ids[:, :found] = best(local, found)
+            ids[:, :found] += self._rows.start
+        return merge(self._gathered(values), self._gathered(ids), count)
+
+    def _local(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dense_logits(x, self._weight).to(self.dtype)
+
+    def _gathered(self, local: torch.Tensor) -> torch.Tensor:
+        parts = local.new_empty(self._group.size, *local.shape)
+        self._group.all_gather(parts, local)
+        return parts.transpose(0, 1).flatten(1)  # [M, size * wanted], in rank order
+
+
+def best(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ``count`` largest of each row of ``values`` f32 [M, V], best first, and their columns; ties by lower column.
+
+    ``torch.topk`` leaves open which of several equal values it takes; here it only finds the least value that stays.
+    Fixed shapes and no wait for the device: it may be captured. -0 and +0 tie; NaN comes before every number.
+    """
+    least = values.topk(count).values[:, -1:]
+    columns = torch.arange(values.shape[1], device=values.device)
+    better = (values > least) | values.isnan()
+    ties = (values == least) & ~better
+    room = count - better.sum(dim=1, keepdim=True)
+    kept = better | (ties & (ties.cumsum(dim=1) <= room))
+    # What is kept counts down from the left, what is not comes after all of it: distinct keys, one order.
+    keys = torch.where(kept, 2 * values.shape[1] - columns, values.shape[1] - columns)
+    chosen = keys.topk(count).indices
+    found = values.gather(1, chosen)
+    order = found.sort(dim=1, descending=True, stable=True).indices
+    return found.gather(1, order), chosen.gather(1, order)
+
+
+def merge(values: torch.Tensor, ids: torch.Tensor, count: int) -> Candidates:
+    """The best ``count`` of gathered candidates [M, n], n > count, and the next; ties by lower token id."""
+    by_id = ids.argsort(dim=1, stable=True)
+    values, ids = values.gather(1, by_id), ids.gather(1, by_id)
+    order = values.sort(dim=1, descending=True, stable=True).indices[:, : count + 1]
+    values, ids = values.gather(1, order), ids.gather(1, order)
+    return Candidates(values[:, :count].contiguous(), ids[:, :count].contiguous(), values[:, count], ids[:, count])
