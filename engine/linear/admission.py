@@ -198,6 +198,9 @@ RULES: tuple[Rule, ...] = (
 SMALL_M_TP = 4
 """The small-M kernel is promoted at this TP alone; elsewhere its refusal is recorded as a note."""
 
+SMALL_M_ROWS = 32
+"""Rows of a product that the small-M kernel takes at most."""
+
 FP32_HEAD_TP = (2, 4)
 """FP32 logits from packed FP16 weights are admitted at these sizes, from the opt-in flag alone."""
 
