@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import ModelFileError
 from engine.model.nvfp4 import BLOCK, Nvfp4Matrix
+from engine.parallel.shards import Piece
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -19,14 +20,23 @@ INDEX_FILE = "model.safetensors.index.json"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
+class Shard(Protocol):
+    """What one of several ranks reads of a checkpoint."""
+
+    def piece(self, name: str, shape: tuple[int, ...]) -> Piece | None:
+        """Its piece of a stored tensor of ``shape``; None for the whole."""
+
+
 class Checkpoint:
     """Takes tensors by name, once each, and checks what they are. Use as a context manager."""
 
-    def __init__(self, folder: Path, ignored_prefixes: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, ignored_prefixes: tuple[str, ...] = (), shard: Shard | None = None) -> None:
         """Open every file that the folder names. Raises ``ModelFileError`` for one that is missing or damaged.
 
-        Tensors below ``ignored_prefixes`` belong to parts that the caller knows and does not run.
+        Tensors below ``ignored_prefixes`` belong to parts that the caller knows and does not run. With a ``shard`` only
+        its piece of each tensor is read, and shapes are those of the pieces.
         """
+        self._shard = shard
         self._folder = folder
         self._files: dict[Path, Any] = {}  # safetensors' handles have no type of their own
         self._home: dict[str, Path] = {}
@@ -77,7 +87,7 @@ class Checkpoint:
             raise ModelFileError(f"{self._folder}: tensor {name} is missing; the checkpoint is incomplete")
         path = self._home[name]
         try:
-            tensor: torch.Tensor = self._files[path].get_tensor(name)
+            tensor = self._read(path, name)
         except SafetensorError as error:
             raise ModelFileError(f"{path}: {name} cannot be read: {error}; fetch it again") from error
         if tuple(tensor.shape) != shape:
@@ -86,6 +96,20 @@ class Checkpoint:
             raise ModelFileError(f"{path}: {name} is {tensor.dtype}; allowed: {', '.join(map(str, dtypes))}")
         self._left.discard(name)
         return tensor
+
+    def _read(self, path: Path, name: str) -> torch.Tensor:
+        stored: Any = self._files[path].get_slice(name)
+        piece = self._shard.piece(name, tuple(stored.get_shape())) if self._shard is not None else None
+        if piece is None:
+            whole: torch.Tensor = self._files[path].get_tensor(name)
+            return whole
+        column = (slice(None),) * piece.axis
+        parts: list[torch.Tensor] = [stored[(*column, slice(rows.start, rows.stop))] for rows in piece.ranges]
+        if piece.zeros:
+            shape = list(parts[0].shape)
+            shape[piece.axis] = piece.zeros
+            parts.append(parts[0].new_zeros(shape))
+        return torch.cat(parts, dim=piece.axis)
 
     def refuse_leftovers(self) -> None:
         """Raise ``ModelFileError`` if a tensor was not taken: leaving it out would give wrong answers."""

