@@ -13,7 +13,7 @@ from engine.loading import load_model
 from engine.model.tokenizer import TextStream
 from engine.request import MAX_SEED, Request, SamplingParams
 from engine.result import GenerationResult, Recorder
-from engine.run import Run, SeedNoise
+from engine.run import Round, RoundObserver, Run, SeedNoise
 from engine.scheduler import Scheduler
 from engine.steps.commit import commit
 from engine.steps.draft import LookupSettings, draft
@@ -37,6 +37,7 @@ class LLM:
         self.runner = model.runner
         self.pool = model.pool
         self.pools = model.pools
+        self.observer: RoundObserver | None = None
         self._scheduler: Scheduler[Run] = Scheduler(
             model.pool,
             max_sequences=self.config.max_sequences,
@@ -103,6 +104,8 @@ class LLM:
         acceptance = reject(proposal, verification, run.noise)
         committed = commit(run.sequence, run.request, acceptance, first_rows)
         run.record(acceptance, committed, time.perf_counter())
+        if self.observer is not None:
+            self.observer.round(Round(run, proposal, verification, acceptance, committed))
 
     def withdraw(self, run: Run) -> None:
         """Take a request out, finished or not, and hand its blocks back; nothing happens when it is out already."""

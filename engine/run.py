@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from engine.model.tokenizer import TextStream
 from engine.request import Request
 from engine.result import GenerationResult, Recorder
 from engine.sampling.random import Purpose, random_bits
 from engine.state.sequence import SequenceState
-from engine.steps.records import Acceptance, Committed, Fault, unit_interval
+from engine.steps.records import Acceptance, Committed, Fault, Proposal, Verification, unit_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +67,21 @@ class Run:
     def result(self) -> GenerationResult:
         """What there is so far."""
         return self.recorder.result(self.text)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Round:
+    """What happened to one request in one step. The end of a prompt is the verification of an empty proposal too."""
+
+    run: Run
+    proposal: Proposal
+    verification: Verification
+    acceptance: Acceptance
+    committed: Committed
+
+
+class RoundObserver(Protocol):
+    """Who is told of every round of an engine, as soon as it is committed."""
+
+    def round(self, seen: Round) -> None:
+        """The laws can be asked now; the next forward writes over the logits behind them."""
