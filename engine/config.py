@@ -17,6 +17,7 @@ KvCacheDtype = Literal["auto", "float32", "float16", "fp8_e4m3", "fp8_e5m2"]
 
 MODEL_VARIABLE = "SM70_MODEL"
 THREADS_VARIABLE = "SM70_THREADS"
+FP32_LOGITS_VARIABLE = "VLLM_SM70_DFLASH2_FP32_LOGITS"
 
 MAX_DRAFT_TOKENS = 31
 MAX_THREADS = 256
@@ -31,6 +32,8 @@ class EngineConfig:
     for later requests that begin alike; it is off by default so that a repeated prompt is measured with its prefill.
     ``device`` is ``cpu``, ``cuda`` (the first card) or ``cuda:N``; ``kv_cache_dtype`` "auto" is float32 on the CPU and
     float16 on CUDA. ``cuda_graphs`` and ``attention`` (the routing policy's overrides) matter on CUDA alone.
+    ``tp`` ranks share the model, on CUDA rank r on card r; ``pad_heads`` lets heads of zeros fill up what ``tp`` does
+    not divide. ``fp32_logits``: ranks exchange the logits of an FP16 head as float32, not as float16.
     """
 
     model: Path | None = None
@@ -49,6 +52,9 @@ class EngineConfig:
     max_sequences: int = 8
     prefix_reuse: bool = False
     prefill_chunk: int = 256
+    tp: int = 1
+    pad_heads: bool = False
+    fp32_logits: bool = False
 
     def __post_init__(self) -> None:
         _one_of("draft", self.draft, get_args(DraftKind))
@@ -63,6 +69,10 @@ class EngineConfig:
         _within("block-size", self.block_size, 1, 1024)
         _within("max-sequences", self.max_sequences, 1, 256)
         _within("prefill-chunk", self.prefill_chunk, 1, 4096)
+        if self.tp < 1 or self.tp & (self.tp - 1):
+            raise InputError(f"tp is {self.tp}; allowed: 1, 2, 4 and further powers of two")
+        if self.tp > 1 and ":" in self.device:
+            raise InputError(f"device is {self.device!r} with tp {self.tp}; allowed: cuda (rank r takes card r) or cpu")
         for name, value in (("max-model-len", self.max_model_len), ("kv-cache-tokens", self.kv_cache_tokens)):
             if value is not None and value < 2:
                 raise InputError(f"{name} is {value}; allowed: 2 or more (a prompt token and one to emit)")
@@ -81,8 +91,8 @@ class EngineConfig:
 
     @property
     def num_threads(self) -> int:
-        """Threads of the native pool: ``threads``, or every core that this process may run on."""
-        return self.threads or len(os.sched_getaffinity(0))
+        """Threads of a rank's native pool: ``threads``, or its share of the cores that this process may run on."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.tp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +101,19 @@ class EnvironmentDefaults:
 
     model: Path | None
     threads: int
+    fp32_logits: bool
 
 
 def read_environment(environ: Mapping[str, str]) -> EnvironmentDefaults:
-    """Read ``SM70_MODEL`` and ``SM70_THREADS``. Raises ``InputError`` for a value that means nothing."""
+    """Read what the environment says. Raises ``InputError`` for a value that means nothing."""
     model = environ.get(MODEL_VARIABLE)
     threads = environ.get(THREADS_VARIABLE, "0")
     if not threads.isdecimal():
         raise InputError(f"{THREADS_VARIABLE} is {threads!r}; allowed: a whole number, 0 for every core")
-    return EnvironmentDefaults(Path(model) if model else None, int(threads))
+    fp32_logits = environ.get(FP32_LOGITS_VARIABLE, "0")
+    if fp32_logits not in ("0", "1"):
+        raise InputError(f"{FP32_LOGITS_VARIABLE} is {fp32_logits!r}; allowed: 0, 1")
+    return EnvironmentDefaults(Path(model) if model else None, int(threads), fp32_logits == "1")
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:

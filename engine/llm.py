@@ -11,6 +11,8 @@ from engine.config import EngineConfig
 from engine.errors import InputError
 from engine.loading import load_model
 from engine.model.tokenizer import TextStream
+from engine.parallel.followers import Leader, follow
+from engine.parallel.group import Alone, Group
 from engine.request import MAX_SEED, Request, SamplingParams
 from engine.result import GenerationResult, Recorder
 from engine.run import Round, RoundObserver, Run, SeedNoise
@@ -28,10 +30,15 @@ Prompt = str | Sequence[int]
 class LLM:
     """A model with its caches. Not for several threads at once: one caller steps it."""
 
-    def __init__(self, config: EngineConfig | None = None) -> None:
-        """Load the model. Raises ``InputError`` for a config or a model file that cannot be used."""
+    def __init__(self, config: EngineConfig | None = None, group: Group | None = None) -> None:
+        """Load the model. Raises ``InputError`` for a config or a model file that cannot be used.
+
+        Over several ranks, ``group`` is this rank's; only rank 0 generates, the others call `follow`.
+        """
         self.config = config or EngineConfig()
-        model = load_model(self.config)
+        self._group = group or Alone()
+        model = load_model(self.config, self._group)
+        self.model = model
         self.tokenizer = model.tokenizer
         self.max_model_len = model.max_model_len
         self.runner = model.runner
@@ -76,6 +83,15 @@ class LLM:
         """Token ids of one user message in the model's chat template, up to the assistant's first word."""
         messages = [{"role": "system", "content": system}] if system is not None else []
         return self.tokenizer.encode(self.tokenizer.chat_prompt([*messages, {"role": "user", "content": message}]))
+
+    def follow(self) -> int:
+        """On a rank that is not 0: run what rank 0 announces until it closes; how many forwards that were."""
+        return follow(self.runner, self._group)
+
+    def close(self) -> None:
+        """On rank 0: let the other ranks go. Nothing can be generated after it; with one rank it does nothing."""
+        if self._group.size > 1:
+            Leader(self._group).dismiss()
 
     def step(self) -> None:
         """A chunk of prefill for those who need it, then one round for each sequence that decodes."""

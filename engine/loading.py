@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 
@@ -23,8 +24,16 @@ from engine.model.runner import ModelRunner
 from engine.model.tokenizer import ChatTokenizer
 from engine.model.tokenizer_gguf import tokenizer_from_gguf
 from engine.model.tokenizer_hf import tokenizer_from_folder
-from engine.model.weights_gguf import default_model_path, llama_config, load_llama
+from engine.model.weights_gguf import default_model_path, llama_config, load_llama, weight_format
 from engine.ops.bound import set_threads
+from engine.ops.functional import Weight
+from engine.parallel.followers import Leader
+from engine.parallel.group import Alone, Group
+from engine.parallel.head import head_projection, logits_dtype
+from engine.parallel.hybrid_shards import hybrid_shard
+from engine.parallel.layers import TensorParallel
+from engine.parallel.llama_shards import llama_shard
+from engine.parallel.plan import VocabSplit
 from engine.state.blocks import BlockPool
 from engine.state.paged_kv import PagedKVCache
 from engine.state.pools import CachePools
@@ -37,13 +46,18 @@ _KEPT_STATES = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """A model ready to run, with the pools that its caches are cut into and the longest sequence it takes."""
+    """A model ready to run, with the pools that its caches are cut into and the longest sequence it takes.
+
+    Attention layers have rows in ``cache``, GDN layers in ``states``; both count their own kind only.
+    """
 
     tokenizer: ChatTokenizer
     runner: ModelRunner
     pools: CachePools
     cache: PagedKVCache
     max_model_len: int
+    layers: tuple[LayerKind, ...]
+    states: RecurrentStates | None = None
 
     @property
     def pool(self) -> BlockPool:
@@ -51,19 +65,31 @@ class LoadedModel:
         return self.pools.blocks
 
 
-def load_model(config: EngineConfig) -> LoadedModel:
-    """Read the checkpoint, set the threads, allocate everything. Raises ``InputError`` for what cannot be used."""
+def load_model(config: EngineConfig, group: Group | None = None) -> LoadedModel:
+    """Read the checkpoint or a rank's share of it, set the threads, allocate everything.
+
+    Raises ``InputError`` for what cannot be used, and for a group of another size than ``config.tp``.
+    """
+    group = group or Alone()
+    if group.size != config.tp:
+        raise InputError(
+            f"tp is {config.tp}, the process group has {group.size} ranks; allowed: the same number "
+            "(python -m engine --tp N starts N ranks)"
+        )
     set_threads(config.num_threads)
     # Torch has little left to do beside the native pool, and two pools on the same cores would fight.
     torch.set_num_threads(1)
     path = config.model or default_model_path()
-    device = open_device(config.device)
-    return _load_hybrid(path, config, device) if path.is_dir() else _load_llama(path, config, device)
+    device = open_device(config.device if group.size == 1 or config.device == "cpu" else f"cuda:{group.rank}")
+    return _load_hybrid(path, config, device, group) if path.is_dir() else _load_llama(path, config, device, group)
 
 
-def _load_llama(path: Path, config: EngineConfig, device: ModelDevice) -> LoadedModel:
+def _load_llama(path: Path, config: EngineConfig, device: ModelDevice, group: Group) -> LoadedModel:
     file = read_gguf(path)
-    sizes = llama_config(file)
+    shard = llama_shard(
+        llama_config(file), group.size, group.rank, weight_format=weight_format(file), pad_heads=config.pad_heads
+    )
+    sizes = shard.local
     limits = _limits(config, sizes.context_length)
     tokenizer = tokenizer_from_gguf(file.metadata, str(path))
     cache = PagedKVCache(
@@ -76,19 +102,24 @@ def _load_llama(path: Path, config: EngineConfig, device: ModelDevice) -> Loaded
         device.device,
     )
     attention = _attention(cache, sizes.num_heads, config, limits, device)
-    room = {"max_positions": limits.max_positions, "max_rows": limits.max_rows}
-    model = Llama(load_llama(file).on(device), cache, attention, **room, device=device)
+    room = _Room(max_positions=limits.max_positions, max_rows=limits.max_rows)
+    weights = load_llama(file, shard if group.size > 1 else None).on(device)
+    parallel = _parallel(group, shard.vocab, weights.head, config)
+    model = Llama(weights, cache, attention, **room, device=device, parallel=parallel)
     blocks = BlockPool(limits.num_blocks, config.block_size)
     pools = CachePools(blocks, prefixes=PrefixIndex(blocks) if config.prefix_reuse else None)
-    runner = _runner(model, attention, config, limits, device)
-    return LoadedModel(tokenizer, runner, pools, cache, limits.max_model_len)
+    runner = _runner(model, attention, config, limits, device, group)
+    layers = (LayerKind.ATTENTION,) * sizes.num_layers
+    return LoadedModel(tokenizer, runner, pools, cache, limits.max_model_len, layers)
 
 
-def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice) -> LoadedModel:
-    sizes = read_hybrid_config(folder)
-    limits = _limits(config, sizes.context_length)
-    tokenizer = tokenizer_from_folder(folder, sizes.vocab_size)
-    with Checkpoint(folder, ignored_prefixes=("mtp.",)) as checkpoint:
+def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group: Group) -> LoadedModel:
+    whole = read_hybrid_config(folder)
+    limits = _limits(config, whole.context_length)
+    tokenizer = tokenizer_from_folder(folder, whole.vocab_size)
+    shard = hybrid_shard(whole, group.size, group.rank)
+    sizes = shard.local
+    with Checkpoint(folder, ignored_prefixes=("mtp.",), shard=shard if group.size > 1 else None) as checkpoint:
         weights = move_hybrid(load_hybrid(checkpoint, sizes), device)
     heads = sizes.attention
     cache = PagedKVCache(
@@ -105,12 +136,13 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice) -> Loa
     num_slots = config.max_sequences * (config.verify_width + 1) + kept + 1
     states = _states(sizes, num_slots, device)
     attention = _attention(cache, heads.num_heads, config, limits, device)
-    room = {"max_positions": limits.max_positions, "max_rows": limits.max_rows}
-    model = Hybrid(weights, cache, states, attention, **room, device=device)
+    room = _Room(max_positions=limits.max_positions, max_rows=limits.max_rows)
+    parallel = _parallel(group, shard.vocab, weights.head, config)
+    model = Hybrid(weights, cache, states, attention, **room, device=device, parallel=parallel)
     blocks, slots = BlockPool(limits.num_blocks, config.block_size), BlockPool(num_slots, 1)
     pools = CachePools(blocks, slots, PrefixIndex(blocks, slots, kept) if config.prefix_reuse else None)
-    runner = _runner(model, attention, config, limits, device)
-    return LoadedModel(tokenizer, runner, pools, cache, limits.max_model_len)
+    runner = _runner(model, attention, config, limits, device, group)
+    return LoadedModel(tokenizer, runner, pools, cache, limits.max_model_len, sizes.layers, states)
 
 
 def _states(sizes: HybridConfig, num_slots: int, device: ModelDevice) -> RecurrentStates:
@@ -144,6 +176,19 @@ def _attention(
     )
 
 
+class _Room(TypedDict):
+    max_positions: int
+    max_rows: int
+
+
+def _parallel(group: Group, vocab: VocabSplit, head: Weight, config: EngineConfig) -> TensorParallel:
+    """What the decoder shares with other ranks. One rank keeps its logits, float32, to itself."""
+    if group.size == 1 or not isinstance(head, torch.Tensor) or head.dtype != torch.float16:
+        return TensorParallel(group, vocab)
+    projection = head_projection(vocab, head.shape[1], "fp16_head")
+    return TensorParallel(group, vocab, logits_dtype(projection, group.size, fp32_logits=config.fp32_logits))
+
+
 @dataclass(frozen=True, slots=True)
 class _Limits:
     """What the buffers and pools are sized by."""
@@ -173,7 +218,12 @@ def _limits(config: EngineConfig, context_length: int) -> _Limits:
 
 
 def _runner(
-    model: Decoder, attention: Attention, config: EngineConfig, limits: _Limits, device: ModelDevice
+    model: Decoder,
+    attention: Attention,
+    config: EngineConfig,
+    limits: _Limits,
+    device: ModelDevice,
+    group: Group,
 ) -> ModelRunner:
     return ModelRunner(
         model,
@@ -184,4 +234,5 @@ def _runner(
         max_blocks=limits.max_blocks(config.block_size),
         device=device,
         graphs=config.cuda_graphs,
+        announce=Leader(group).announce if group.size > 1 and group.rank == 0 else None,
     )

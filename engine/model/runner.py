@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -36,10 +36,14 @@ class SequenceRows:
             raise ValueError(f"logits of {self.num_logits} rows asked for; allowed: 0 to {len(self.token_ids)}")
 
 
+Announce = Callable[[Sequence[SequenceRows], bool], None]
+
+
 class ModelRunner:
     """A model with its buffers. ``forward`` allocates nothing but the programs of row counts it has not seen.
 
-    ``graphs``: rounds run as CUDA graphs where the device has them. Nothing here waits for the device.
+    ``graphs``: rounds run as CUDA graphs where the device has them. Nothing here waits for the device. ``announce`` is
+    told each batch, and whether it is prefill, before it runs: other ranks run it too.
     """
 
     def __init__(
@@ -53,8 +57,10 @@ class ModelRunner:
         max_blocks: int,
         device: ModelDevice = HOST,
         graphs: bool = True,
+        announce: Announce | None = None,
     ) -> None:
         """Allocate for forwards of up to ``max_rows`` rows of ``max_sequences`` sequences of ``max_blocks`` blocks."""
+        self._announce = announce
         self.vocab_size = model.vocab_size
         self.max_rows = max_rows
         self.max_sequences = max_sequences
@@ -95,6 +101,8 @@ class ModelRunner:
                 f"{len(batch)} sequences with {total} rows and {wanted} logit rows; allowed: up to "
                 f"{self.max_sequences}, {self.max_rows} and {self.max_logit_rows}, and at least one row"
             )
+        if self._announce is not None:
+            self._announce(batch, prefill)
         self._staged.wait_until_writable()
         self._fill(batch)
         self._staged.upload_no_sync()

@@ -80,9 +80,9 @@ def llama_config(file: GgufFile) -> LlamaConfig:
 
 
 def weight_format(file: GgufFile) -> str:
-    """The format of the layers' projections, as `engine.linear.formats` calls it."""
+    """The format of the layers' projections, as `engine.linear.formats` calls it; what cannot be packed is "fp32"."""
     stored = file.tensors.get("blk.0.attn_q.weight")
-    return "fp32" if stored is None or stored.type is GGMLQuantizationType.F32 else f"gguf_{stored.type.name.lower()}"
+    return f"gguf_{stored.type.name.lower()}" if stored is not None and stored.type in _PACKERS else "fp32"
 
 
 def load_llama(file: GgufFile, shard: LlamaShard | None = None) -> LlamaWeights:

@@ -123,7 +123,7 @@ def hybrid_shard(config: HybridConfig, tp: int, rank: int, weight_format: str = 
     """The share of ``rank``. Raises ``InputError`` for the first projection that ``tp`` ranks cannot have."""
     if tp > 1:
         split_heads(config.attention.num_heads, config.attention.num_kv_heads, tp, pad=False)
-    require_admitted(hybrid_projections(config, weight_format), tp)
+        require_admitted(hybrid_projections(config, weight_format), tp)
     return HybridShard(config, tp, rank)
 
 

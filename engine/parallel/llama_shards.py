@@ -71,7 +71,8 @@ class LlamaShard:
 def llama_shard(config: LlamaConfig, tp: int, rank: int, *, weight_format: str, pad_heads: bool) -> LlamaShard:
     """The share of ``rank``. Raises ``InputError`` for heads or a projection that ``tp`` ranks cannot have."""
     heads = split_heads(config.num_heads, config.num_kv_heads, tp, pad=pad_heads)
-    require_admitted(llama_projections(config, heads, weight_format), tp)
+    if tp > 1:
+        require_admitted(llama_projections(config, heads, weight_format), tp)
     return LlamaShard(config, heads, rank)
 
 
