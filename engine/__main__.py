@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from engine.config import EngineConfig, read_environment
+from engine.config import EngineConfig, KvCacheDtype, read_environment
 from engine.errors import InputError
 from engine.request import SamplingParams
 from engine.routes_cli import COMMANDS
+from engine.routing import read_overrides
 
 if TYPE_CHECKING:
     from engine.llm import LLM
@@ -41,7 +42,8 @@ The last line tells: tokens emitted; rounds (one draft, verification, rejection 
 round; milliseconds a round (prefill and the first token are outside); tokens a second; time to the first token; the
 SHA-256 over the token ids (first 16 digits); why the reply ended: "stop" by itself, "length" at the limit.
 
-environment: SM70_MODEL is the default of --model, SM70_THREADS of --threads.
+environment: SM70_MODEL is the default of --model, SM70_THREADS of --threads; on CUDA those of the
+routing policy count as well (docs/routing.md).
 exit codes: 0 ended by itself or at the limit, 1 the model gave no usable logits, 2 input that cannot be used,
 130 interrupted (figures so far are shown).
 """
@@ -160,6 +162,8 @@ def _record(result: GenerationResult, llm: LLM) -> dict[str, Any]:
         "round_times_ms": result.round_times_ms,
         "decode_tokens_per_second": result.decode_tokens_per_second,
         "threads": llm.config.num_threads,
+        "device": llm.config.device,
+        "attention_routes": llm.runner.attention.routes(),
         "draft": llm.config.draft,
     }
 
@@ -171,6 +175,9 @@ def _config(options: argparse.Namespace) -> EngineConfig:
         draft=options.draft,
         draft_tokens=options.draft_tokens,
         threads=environment.threads if options.threads is None else options.threads,
+        device=options.device,
+        cuda_graphs=not options.eager,
+        attention=read_overrides(os.environ),
         kv_cache_dtype=options.kv_cache_dtype,
         max_model_len=options.max_model_len,
         max_sequences=1,
@@ -219,7 +226,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     machine.add_argument("--threads", type=int, metavar="N", help="threads; default: every core allowed")
     machine.add_argument(
-        "--kv-cache-dtype", choices=("float32", "float16"), default="float32", help="cache format (default float32)"
+        "--device", default="cpu", metavar="D", help="cpu (default), cuda, or cuda:N: the SM70 kernels on that card"
+    )
+    machine.add_argument("--eager", action="store_true", help="on CUDA: no graphs, every kernel launched each round")
+    machine.add_argument(
+        "--kv-cache-dtype",
+        choices=get_args(KvCacheDtype),
+        default="auto",
+        help="cache format; auto (default) is float32 on the CPU and float16 on CUDA",
     )
     parser.add_argument("--json", action="store_true", help="one JSON record instead of text and figures")
     return parser

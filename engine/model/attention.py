@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Protocol
@@ -34,11 +34,18 @@ class BatchShape:
 class Attention(Protocol):
     """Serves every attention layer of a model; they all have one shape."""
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph may hold it."""
+
     def begin(self, shape: BatchShape, block_table: torch.Tensor, *, capturing: bool = False) -> None:
         """Before the layers of a forward run (or are captured): what that forward is."""
 
     def count_replay(self, layers: int) -> None:
         """A captured forward ran: its ``layers`` attention layers did what the last `begin` decided."""
+
+    def routes(self) -> Mapping[str, int]:
+        """How often a layer took each route, by name; empty where nothing is routed."""
 
     def layer(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, inputs: RowInputs, *, out: torch.Tensor
@@ -49,6 +56,8 @@ class Attention(Protocol):
 class DirectAttention:
     """The native CPU op, which serves every shape itself."""
 
+    capturable = False
+
     def __init__(self, scale: float) -> None:
         self._scale = scale
 
@@ -57,6 +66,10 @@ class DirectAttention:
 
     def count_replay(self, layers: int) -> None:
         """See `Attention`; there is one way only, and nothing to count."""
+
+    def routes(self) -> Mapping[str, int]:
+        """See `Attention`."""
+        return {}
 
     def layer(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, inputs: RowInputs, *, out: torch.Tensor
@@ -96,6 +109,8 @@ class RoutedAttention:
         self._rows = PersistentRows(max_sequences * overrides.smallq_max_q, max_blocks, keys.device)
         self._decision: Decision | None = None
         self._shape = BatchShape(Phase.DECODE, (1,), (1,))
+        # Where only the plain twin serves the shape, by a declared fallback, it may not be captured: it reads lengths.
+        self.capturable = decide(self._request(self._shape, capturing=True)).route is not None
         try:
             decide(self._request(self._shape, capturing=False)).require()
         except RouteRefused as refused:
@@ -115,6 +130,10 @@ class RoutedAttention:
         """See `Attention`."""
         assert self._decision is not None  # a replay follows a `begin`
         self.counters.increment(self._decision.require(), layers)
+
+    def routes(self) -> Mapping[str, int]:
+        """See `Attention`."""
+        return self.counters.by_name()
 
     def layer(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, inputs: RowInputs, *, out: torch.Tensor
