@@ -36,11 +36,19 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def random_tensors(seed: int = 0, *, hidden: int = 48, inner: int = 80, value_dim: int = 12) -> dict[str, np.ndarray]:
+def config_with_heads(times: int) -> dict[str, Any]:
+    """`CONFIG` with ``times`` as many heads of each kind."""
+    kinds = ("num_attention_heads", "num_key_value_heads", "linear_num_key_heads", "linear_num_value_heads")
+    return CONFIG | {kind: CONFIG[kind] * times for kind in kinds}
+
+
+def random_tensors(
+    seed: int = 0, *, hidden: int = 48, inner: int = 80, value_dim: int = 12, times_heads: int = 1
+) -> dict[str, np.ndarray]:
     """Tensors section by section, float32 values in fp64; sized so that no layer drowns another."""
     rng = np.random.default_rng(seed)
-    heads, kv_heads, dim = 4, 2, 32
-    keys, value_heads = 32, 6
+    heads, kv_heads, dim = 4 * times_heads, 2 * times_heads, 32
+    keys, value_heads = 32 * times_heads, 6 * times_heads
     values = value_heads * value_dim
 
     def matrix(*shape: int) -> np.ndarray:
@@ -83,15 +91,16 @@ def random_tensors(seed: int = 0, *, hidden: int = 48, inner: int = 80, value_di
     return {name: tensor.astype(np.float32).astype(np.float64) for name, tensor in tensors.items()}
 
 
-def fuse_projections(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def fuse_projections(tensors: dict[str, np.ndarray], *, times_heads: int = 1) -> dict[str, np.ndarray]:
     """The other layout: rows interleaved by key-head group, one group after another."""
+    keys = 32 * times_heads
     fused = dict(tensors)
     for index in range(3):
         gdn = f"model.layers.{index}.linear_attn."
-        q, k, v = np.split(fused.pop(f"{gdn}in_proj_qkv.weight"), [32, 64])
+        q, k, v = np.split(fused.pop(f"{gdn}in_proj_qkv.weight"), [keys, 2 * keys])
         z, b, a = (fused.pop(f"{gdn}in_proj_{name}.weight") for name in "zba")
         groups, small = [], []
-        for group in range(2):
+        for group in range(2 * times_heads):
             key_rows, value_rows = slice(16 * group, 16 * (group + 1)), slice(36 * group, 36 * (group + 1))
             groups += [q[key_rows], k[key_rows], v[value_rows], z[value_rows]]
             small += [b[3 * group : 3 * group + 3], a[3 * group : 3 * group + 3]]
