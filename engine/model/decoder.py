@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from engine.model.buffers import RowInputs
+from engine.model.taps import NO_TAPS, Taps
 
 Forward = Callable[[], object]
 
@@ -27,8 +28,8 @@ class Decoder(Protocol):
     def attention_layers(self) -> int:
         """How many layers attend."""
 
-    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool) -> Forward:
-        """From token ids to the last layer's residual stream ``hidden`` [T, H]; fills the rows' cache slots.
+    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool, taps: Taps = NO_TAPS) -> Forward:
+        """From token ids to the last layer's residual stream ``hidden`` [T, H]; fills the rows' cache slots and taps.
 
         ``prefill`` promises that no row but the last of a sequence names a recurrent state to keep.
         """

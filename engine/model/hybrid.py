@@ -12,6 +12,7 @@ from engine.model.decoder import Forward, rope_table
 from engine.model.device import HOST, ModelDevice
 from engine.model.hybrid_config import LayerKind
 from engine.model.hybrid_weights import AttentionWeights, GdnWeights, HybridLayer, HybridWeights
+from engine.model.taps import NO_TAPS, Taps
 from engine.ops import bound
 from engine.ops.bound import StateSlots, Step
 from engine.parallel.layers import TensorParallel, single
@@ -79,12 +80,12 @@ class Hybrid:
         """See `Decoder`."""
         return self._config.layers.count(LayerKind.ATTENTION)
 
-    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool) -> Forward:
+    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool, taps: Taps = NO_TAPS) -> Forward:
         """See `Decoder`."""
         scratch = self._scratch.first(len(hidden))
         steps = self._parallel.embedding(inputs.token_ids, self._weights.embedding, out=hidden)
         recurrent = attention = 0
-        for layer in self._weights.layers:
+        for index, layer in enumerate(self._weights.layers):
             steps.append(bound.rms_norm(hidden, layer.mixer_norm, self._config.rms_eps, out=scratch.normed))
             if isinstance(layer.mixer, GdnWeights):
                 # The CPU's answer must not depend on how a prompt is cut; in chunks the rounding would.
@@ -95,6 +96,7 @@ class Hybrid:
                 steps += self._attention(attention, layer.mixer, inputs, hidden, scratch)
                 attention += 1
             steps += self._mlp(layer, hidden, scratch)
+            steps += taps.behind(index, hidden)
         return bound.program(steps)
 
     def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Forward:

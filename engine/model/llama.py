@@ -10,6 +10,7 @@ from engine.model.attention import Attention
 from engine.model.buffers import RowInputs
 from engine.model.decoder import Forward, rope_table
 from engine.model.device import HOST, ModelDevice
+from engine.model.taps import NO_TAPS, Taps
 from engine.ops import bound
 from engine.ops.bound import Step
 from engine.ops.functional import Weight
@@ -134,12 +135,13 @@ class Llama:
         """See `Decoder`."""
         return self._config.num_layers
 
-    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool) -> Forward:
+    def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool, taps: Taps = NO_TAPS) -> Forward:
         """See `Decoder`; nothing is recurrent here."""
         scratch = self._scratch.first(len(hidden))
         steps = self._parallel.embedding(inputs.token_ids, self._weights.embedding, out=hidden)
         for index, layer in enumerate(self._weights.layers):
             steps += self._layer(index, layer, inputs, hidden, scratch)
+            steps += taps.behind(index, hidden)
         return bound.program(steps)
 
     def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Forward:

@@ -13,6 +13,7 @@ from engine.model.buffers import PADDED_SEQUENCE, StagedInputs
 from engine.model.decoder import Decoder, Forward
 from engine.model.device import HOST, ModelDevice
 from engine.model.graphs import ForwardGraphs
+from engine.model.taps import Taps
 from engine.routing import Phase
 from engine.state.sequence import Reservation
 
@@ -58,8 +59,12 @@ class ModelRunner:
         device: ModelDevice = HOST,
         graphs: bool = True,
         announce: Announce | None = None,
+        tap_layers: Sequence[int] = (),
     ) -> None:
-        """Allocate for forwards of up to ``max_rows`` rows of ``max_sequences`` sequences of ``max_blocks`` blocks."""
+        """Allocate for forwards of up to ``max_rows`` rows of ``max_sequences`` sequences of ``max_blocks`` blocks.
+
+        Every forward leaves what comes out of the layers ``tap_layers`` in ``taps``.
+        """
         self._announce = announce
         self.vocab_size = model.vocab_size
         self.max_rows = max_rows
@@ -67,7 +72,9 @@ class ModelRunner:
         self.max_logit_rows = max_logit_rows
         self.device = device
         self.attention = attention
-        self.graphs = ForwardGraphs(device.device) if graphs and device.device.type == "cuda" else None
+        captures = graphs and device.device.type == "cuda" and attention.capturable
+        self.graphs = ForwardGraphs(device.device) if captures else None
+        self.taps = Taps.allocate(tap_layers, max_rows, model.hidden_size, device)
         self._model = model
         self._staged = StagedInputs(max_rows, max_logit_rows, max_sequences, max_blocks, device.device)
         self._hidden = device.zeros(max_rows, model.hidden_size)
@@ -156,7 +163,8 @@ class ModelRunner:
         self._query_start[len(batch) + 1 :] = end
 
     def _bind_body(self, count: int, prefill: bool) -> Forward:
-        return self._model.bind_body(self._staged.device.first(count), self._hidden[:count], prefill=prefill)
+        inputs, taps = self._staged.device.first(count), self.taps.first(count)
+        return self._model.bind_body(inputs, self._hidden[:count], prefill=prefill, taps=taps)
 
     def _bind_head(self, total: int, wanted: int) -> Forward:
         rows, picked = self._staged.device.head_rows[:wanted], self._head_hidden[:wanted]
