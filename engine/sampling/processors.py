@@ -26,6 +26,9 @@ class RowHistory:
     output: Sequence[int] = ()
 
 
+NO_HISTORY = RowHistory()
+
+
 def process_inplace(logits: Tensor, rules: Sequence[LogitsRules | None], histories: Sequence[RowHistory]) -> None:
     """Bias, bans and penalties of each row of `logits` f32 [B, V], in place; None asks nothing of its row."""
     for row, asked, history in zip(logits, rules, histories, strict=True):

@@ -29,6 +29,13 @@ class Reservation:
         """Number of rows reserved."""
         return len(self.slot_mapping)
 
+    def first(self, rows: int) -> Reservation:
+        """The first ``rows`` rows; the others stay reserved until the commit, and are handed back there."""
+        if not 1 <= rows <= self.count:
+            raise ValueError(f"{rows} of {self.count} reserved rows; allowed: 1 to {self.count}")
+        states = None if self.states is None else self.states.first(rows)
+        return Reservation(self.start, self.slot_mapping[:rows], states)
+
 
 class SequenceState:
     """Token history, KV blocks and, for a model with recurrent layers, states of one request.

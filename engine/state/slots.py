@@ -22,6 +22,10 @@ class StateRows:
     read: int
     write: tuple[int, ...]
 
+    def first(self, rows: int) -> StateRows:
+        """The first ``rows`` rows."""
+        return StateRows(self.read, self.write[:rows])
+
 
 class RecurrentSlots:
     """The slots of one sequence: the state it stands at, and those of the rows that are reserved."""

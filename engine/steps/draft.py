@@ -1,13 +1,41 @@
-"""Drafting: tokens that may follow, guessed from the request's own history."""
+"""Drafting: tokens that may follow. What a drafter is, and the one that guesses from the request's own history."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from engine.steps.records import PointLaw, Proposal
+from engine.state.sequence import Reservation, SequenceState
+from engine.steps.records import Fault, Noise, PointLaw, Proposal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftItem:
+    """One sequence that decodes, its anchor last: up to ``width`` drafts are wanted, 0 for plain decode."""
+
+    sequence: SequenceState
+    width: int
+    temperature: float
+    noise: Noise
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drafted:
+    """A proposal, and the rows that the drafter opened for it; without any, verification opens its own."""
+
+    proposal: Proposal
+    reservation: Reservation | None = None
+
+
+class Drafter(Protocol):
+    """Proposes for all sequences of a round together. The choice of K uses the history alone."""
+
+    def draft(self, items: Sequence[DraftItem]) -> list[Drafted | Fault]:
+        """One answer an item, in order; a fault where nothing may be drafted for a request at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +56,17 @@ class Match:
 
     length: int
     continuation: tuple[int, ...]
+
+
+class LookupDrafter:
+    """See `Drafter`: each sequence by itself, by `draft`."""
+
+    def __init__(self, lookup: LookupSettings | None) -> None:
+        self._lookup = lookup
+
+    def draft(self, items: Sequence[DraftItem]) -> list[Drafted | Fault]:
+        """Nothing is reserved and nothing can fail."""
+        return [Drafted(draft(item.sequence.token_ids, item.width, self._lookup)) for item in items]
 
 
 def draft(history: array[int], width: int, lookup: LookupSettings | None) -> Proposal:

@@ -1,20 +1,32 @@
-"""From logits to the laws that reject judges by: each row's temperature and cutoffs, never a copy of the logits."""
+"""From logits to the laws that reject judges by: rules in place, then each row's temperature and cutoffs.
+
+Two forms, equal token for token. Dense: the law of a row lies in the logits, which are never copied. Sparse (see
+`engine.steps.sparse`): the few tokens that the cutoffs can keep, taken out of the row, for requests that admit it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from engine.ops import sampling as ops
 from engine.request import SamplingParams
 from engine.sampling.cutoffs import RowSettings, plan_cutoffs, row_faults
 from engine.sampling.distributions import target_probs, token_weights
+from engine.sampling.processors import NO_HISTORY, RowHistory, min_p_inplace, process_inplace
+from engine.sampling.rules import NO_RULES
 from engine.sampling.sampler import greedy
 from engine.steps.records import DraftLaw, Fault, PointLaw, TargetLaw, TokenLaw, Verification
+from engine.steps.sparse import SparseLaw, compact_rows, sparse_refusal
 
 _NO_TOKEN = -1
+
+LawForm = Literal["dense", "sparse"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,28 +56,75 @@ class LogitsLaw:
 
     def residual(self, draft: DraftLaw) -> TargetLaw:
         """See `TargetLaw`. Without its one token, the target needs no writing out."""
-        if isinstance(draft, PointLaw):
-            return LogitsLaw(self.logits, self.plan, self.temperature, excluded=draft.token_id)
+        return (
+            self.without(draft.token_id) if isinstance(draft, PointLaw) else TokenLaw(*self.support()).residual(draft)
+        )
+
+    def without(self, token_id: int) -> LogitsLaw:
+        """The same row with one token taken out; -1 takes nothing out."""
+        return LogitsLaw(self.logits, self.plan, self.temperature, excluded=token_id)
+
+    def support(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """The tokens that the cutoffs keep, ascending, and their probabilities."""
         probs = target_probs(self.logits, self.plan, self.temperature)[0].numpy()
         kept = np.flatnonzero(probs)
-        return TokenLaw(kept, probs[kept]).residual(draft)
+        return kept, probs[kept]
 
 
-def verification_of(first_position: int, logits: torch.Tensor, params: SamplingParams) -> Verification | Fault:
-    """The law of each row of one request, logits f32 [rows, V], or why a row has none; other requests are untouched."""
+def verification_of(
+    first_position: int,
+    logits: torch.Tensor,
+    params: SamplingParams,
+    history: RowHistory = NO_HISTORY,
+    drafts: Sequence[int] = (),
+    form: LawForm = "dense",
+) -> Verification | Fault:
+    """The law of each row of one request, logits f32 [rows, V], or why a row has none; other requests are untouched.
+
+    ``history`` is what the request's penalties are about; row i is behind it and the first i of ``drafts``. What the
+    request's rules change is changed in ``logits``, and the report of log probabilities is of a copy made before. With
+    ``form`` sparse, requests and rows that the sparse form does not take have dense laws.
+    """
+    head_logits = logits.clone() if params.logprobs is not None else None
+    _apply_rules(logits, params, history, drafts)
+    sparse = form == "sparse" and sparse_refusal(params) is None
+    laws = (_sparse_laws if sparse else _laws)(first_position, logits, params)
+    return laws if isinstance(laws, Fault) else Verification(first_position, laws, head_logits)
+
+
+def _apply_rules(logits: torch.Tensor, params: SamplingParams, history: RowHistory, drafts: Sequence[int]) -> None:
+    if params.rules == NO_RULES:
+        return
+    rows = range(len(logits))
+    histories = [RowHistory(history.prompt, (*history.output, *drafts[:row])) for row in rows]
+    process_inplace(logits, [params.rules] * len(rows), histories)
+    min_p_inplace(logits, [params.rules.min_p] * len(rows), [params.temperature] * len(rows))
+
+
+def _laws(first_position: int, logits: torch.Tensor, params: SamplingParams) -> tuple[TargetLaw, ...] | Fault:
     if params.greedy:
         best = greedy(logits).tolist()
         if _NO_TOKEN in best:
             return Fault(f"the logits of position {first_position + best.index(_NO_TOKEN)} are not finite")
-        return Verification(first_position, tuple(PointLaw(token_id) for token_id in best))
+        return tuple(PointLaw(token_id) for token_id in best)
     settings = RowSettings.of([params] * len(logits))
     plan = plan_cutoffs(logits, settings)
     for row, fault in enumerate(row_faults(plan)):
         if fault is not None:
             return Fault(f"position {first_position + row}: {fault}")
     temperature = settings.temperature
-    laws = (
+    return tuple(
         LogitsLaw(logits[row, None], plan[row, None], None if temperature is None else temperature[row, None])
         for row in range(len(logits))
     )
-    return Verification(first_position, tuple(laws))
+
+
+def _sparse_laws(first_position: int, logits: torch.Tensor, params: SamplingParams) -> tuple[TargetLaw, ...] | Fault:
+    laws: list[TargetLaw] = []
+    for row, compact in enumerate(compact_rows(logits, params)):
+        whole = _laws(first_position + row, logits[row, None] if compact is None else compact.logits, params)
+        if isinstance(whole, Fault):
+            return whole
+        (law,) = whole
+        laws.append(SparseLaw(compact.token_ids, law) if compact is not None and isinstance(law, LogitsLaw) else law)
+    return tuple(laws)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from engine.sampling.random import Purpose
 
@@ -141,11 +142,13 @@ class Proposal:
 class Verification:
     """What the target says about each token of a round: ``target_laws[i]`` is the law of position first_position + i.
 
-    There are K+1 of them: one for each drafted token, one for the bonus token.
+    There are K+1 of them: one for each drafted token, one for the bonus token. ``head_logits`` f32 [K+1, V] are a copy
+    of what the head gave, where log probabilities are to be reported.
     """
 
     first_position: int
     target_laws: tuple[TargetLaw, ...]
+    head_logits: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.target_laws:
