@@ -14,14 +14,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from engine.config import EngineConfig, KvCacheDtype, read_environment
+from engine.diagnostics.cli import COMMANDS as DIAGNOSTIC_COMMANDS
 from engine.errors import InputError
 from engine.request import SamplingParams
-from engine.routes_cli import COMMANDS
+from engine.routes_cli import COMMANDS as ROUTE_COMMANDS
 from engine.routing import read_overrides
 
 if TYPE_CHECKING:
     from engine.llm import LLM
     from engine.result import GenerationResult
+
+COMMANDS = {**ROUTE_COMMANDS, **DIAGNOSTIC_COMMANDS}
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -37,6 +40,8 @@ examples:
   python -m engine --json "Name three colours." | jq .tokens_sha256
   python -m engine route --explain phase=decode kv_dtype=fp8_e4m3 kv_len=1025    which attention kernel, and why
   python -m engine routes --table                                                the whole routing policy
+  python -m engine replay --rounds 16              commit k and continue against a replay from scratch, per layer
+  python -m engine drift --switch threads=1        two fresh processes, same tokens: which tensor differs first
 
 The last line tells: tokens emitted; rounds (one draft, verification, rejection and commit each); tokens emitted per
 round; milliseconds a round (prefill and the first token are outside); tokens a second; time to the first token; the
