@@ -189,8 +189,11 @@ def _merge(commands: Commands) -> None:
         help="one bundle out of partial ones",
         description="Merge bundles of one source and device, as several runners make them, and judge the whole.",
         epilog="""\
-example:
+examples:
   harness merge kernels-bundle latency-bundle     each scope is carried over, with the digest of its bundle
+  harness merge shard1 shard2 shard3              bundles of one scope: each ran some of its cases
+where several shards ran one case, a failure beside a pass is FLAKY, two values of one exact figure are refused,
+times are those of the first shard and never pooled; the report names every such case
 """,
     )
     merge.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")

@@ -22,13 +22,12 @@ from harness.claims import scope_claims
 from harness.codec import decode, encode
 from harness.compare import JUDGE, compare
 from harness.errors import EvidenceError, UsageError
-from harness.evidence import read_scope
+from harness.evidence import CARRIED_MANIFEST, SHARDS, read_scope
 from harness.files import json_bytes, sync_folder, write_new, writing
 from harness.gate import decide
 from harness.model import Comparison, Evidence, GateDecision, Origin, OriginKind, Policy, Quarantine, ScopeEvidence
 
 SCHEMA = 1
-CARRIED_MANIFEST = "carried-manifest-sha256.txt"
 
 
 class About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -237,10 +236,17 @@ def _evidence(checked: bag.Bag, about: About) -> Evidence:
     )
 
 
-def check_carried(checked: bag.Bag, scope: str, digest: str) -> None:
-    """Carried results must be, file by file, those of the bundle whose digest they name; its manifest came along."""
+def check_carried(checked: bag.Bag, scope: str, origin: str) -> None:
+    """Carried results must be, file by file, those of the bundles that ``origin`` names; their manifests came along."""
+    digests = origin.split(", ")
+    homes = [f"scopes/{scope}/{SHARDS}/{number}/" for number in range(1, len(digests) + 1)]
+    for home, digest in zip(homes if len(digests) > 1 else [f"scopes/{scope}/"], digests, strict=True):
+        _check_part(checked, scope, home, digest)
+
+
+def _check_part(checked: bag.Bag, scope: str, home: str, digest: str) -> None:
     prefix = f"data/scopes/{scope}/"
-    manifest = checked.read(f"scopes/{scope}/{CARRIED_MANIFEST}")
+    manifest = checked.read(home + CARRIED_MANIFEST)
     if hashlib.sha256(manifest).hexdigest() != digest:
         raise EvidenceError(
             f"{checked.folder}: scope {scope} is not from bundle {digest}: the manifest it brings is another's"
@@ -248,7 +254,9 @@ def check_carried(checked: bag.Bag, scope: str, digest: str) -> None:
     lines = (line.split("  ", 1) for line in manifest.decode().splitlines())
     stated = {path: sha for sha, path in lines}
     theirs = {path: sha for path, sha in stated.items() if path.startswith(prefix)}
-    ours = {path: member.sha256 for path, member in checked.members.items() if path.startswith(prefix)}
+    here = f"data/{home}"
+    members = {path: member.sha256 for path, member in checked.members.items() if path.startswith(here)}
+    ours = {prefix + path.removeprefix(here): sha for path, sha in members.items()}
     del ours[f"{prefix}{CARRIED_MANIFEST}"]
     if theirs != ours:
         wrong = sorted(path for path in {*theirs, *ours} if theirs.get(path) != ours.get(path))

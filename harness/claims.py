@@ -52,7 +52,9 @@ def _of_scope(scope: ScopeEvidence) -> Iterable[str]:
         yield f"scope {scope.scope}: not run: {scope.origin.detail}"
         return
     if scope.origin.kind is OriginKind.CARRIED:
-        yield f"scope {scope.scope} was not measured now: it is carried over from bundle {scope.origin.detail[:12]}"
+        digests = [digest[:12] for digest in scope.origin.detail.split(", ")]
+        source = f"bundle{'s' if len(digests) > 1 else ''} {', '.join(digests)}"
+        yield f"scope {scope.scope} was not measured now: it is carried over from {source}"
     for status, words in ((CaseStatus.SKIPPED, "skipped"), (CaseStatus.NOT_RUN, "not run")):
         reasons = Counter(case.reason for case in scope.cases if case.status is status)
         for reason, count in reasons.most_common():

@@ -32,8 +32,9 @@ from harness.rundir import SCOPE_NAME, new_run_id, open_run
 
 if TYPE_CHECKING:
     from harness.bundle import Bundle
+    from harness.carry import Carried
     from harness.model import Comparison, Evidence, GateDecision
-    from harness.seal import Carried, Sealed, SealRequest
+    from harness.seal import Sealed, SealRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -205,12 +206,15 @@ def _seal_request(options: argparse.Namespace) -> SealRequest:
 
 def _carried(text: str) -> Carried:
     from harness.bundle import open_bundle
-    from harness.seal import Carried
+    from harness.carry import Carried
 
     path, colon, scope = text.rpartition(":")
     if not colon:
         raise UsageError(f"--carry {text!r}: give BUNDLE:SCOPE")
-    return Carried(open_bundle(Path(path)), scope)
+    carried = Carried(open_bundle(Path(path)), scope)
+    if not carried.ran:
+        raise UsageError(f"scope {scope} was not run in {path} either: {carried.evidence.origin.detail}")
+    return carried
 
 
 def verify_command(options: argparse.Namespace) -> int:

@@ -6,14 +6,15 @@ out, since they would be times of a failure; they stay in the records.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.ab.folder import check_repeats
 from harness.environment import same_machine_facts
 from harness.errors import EvidenceError
+from harness.files import sha256_file
 from harness.ingest.files import check_ingested
 from harness.junit import JUnitReport, pytest_address, read_junit
 from harness.model import (
@@ -31,9 +32,12 @@ from harness.model import (
 from harness.observe import TELEMETRY_FILE, machine_notes
 from harness.records import RecordSet, read_records, to_cases, to_metrics, to_samples, to_tokens
 from harness.rundir import read_json, read_scope_json
+from harness.shards import Shard, join_facts, join_shards, shard_label
 from harness.telemetry import read_samples
 from harness.tracks import tracks
 
+CARRIED_MANIFEST = "carried-manifest-sha256.txt"
+SHARDS = "shards"
 _UNWELL = (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.CRASHED)
 
 
@@ -56,6 +60,9 @@ class Try:
 
 def read_scope(folder: Path, common: dict[str, str]) -> ScopeEvidence:
     """All that a scope's folder shows. ``common`` are the facts of the whole run. Raises ``EvidenceError``."""
+    if (folder / SHARDS).is_dir():
+        shards = shard_folders(folder)
+        return join_folders([(path, sha256_file(path / CARRIED_MANIFEST)) for path in shards], common)
     record = read_scope_json(folder)
     if record is None:
         raise EvidenceError(
@@ -98,6 +105,26 @@ def _read(folder: Path, record: dict[str, Any], common: dict[str, str]) -> Scope
         notes=(*_notes(tries, cases, green), *machine_notes(folder, any(entry.samples for entry in tries))),
         tracks=_tracks(folder / TELEMETRY_FILE),
     )
+
+
+def shard_folders(folder: Path) -> list[Path]:
+    """The shards that a scope was merged from, in their order; nothing else may lie beside them."""
+    shards = {path.name: path for path in (folder / SHARDS).iterdir()}
+    names = [str(number) for number in range(1, len(shards) + 1)]
+    beside = [path.name for path in folder.iterdir() if path.name != SHARDS]
+    if set(shards) != set(names) or beside:
+        raise EvidenceError(f"{folder}: shards are numbered from 1, found {', '.join(sorted([*shards, *beside]))}")
+    return [shards[name] for name in names]
+
+
+def join_folders(shards: Sequence[tuple[Path, str]], common: dict[str, str]) -> ScopeEvidence:
+    """One scope out of the folders of its shards, each with the digest of the bundle it was measured for."""
+    found = []
+    for number, (folder, digest) in enumerate(shards, 1):
+        scope = read_scope(folder, {})
+        found.append(Shard(shard_label(number, digest), scope, scope.environment))
+    facts = join_facts([shard.facts for shard in found])
+    return replace(join_shards(found), environment={} if same_machine_facts(facts, common) else facts)
 
 
 def _tracks(path: Path) -> tuple[Track, ...]:
@@ -188,7 +215,7 @@ def fold_tries(tries: list[Try]) -> tuple[dict[str, CaseResult], dict[str, Try]]
                 failed_in.setdefault(node, number)
             if case.status is CaseStatus.PASSED and node in failed_in:
                 reason = f"failed at try {failed_in[node]}, passed at try {number}"
-                case = dataclasses.replace(case, status=CaseStatus.FLAKY, reason=reason)
+                case = replace(case, status=CaseStatus.FLAKY, reason=reason)
             cases[node], source[node] = case, entry
     return cases, source
 

@@ -180,7 +180,7 @@ class _Collector:
         self.open: _Element | None = None
 
     def listen_to(self, expat: Any) -> None:
-        """Take elements from expat itself: ElementTree's layer between is Python, and a third of a large file's time."""
+        """Take elements from expat itself: ElementTree's layer between is Python, and a third of the time."""
         expat.ordered_attributes = False
         expat.StartElementHandler, expat.EndElementHandler = self.start, self.end
 

@@ -7,35 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import report
-from harness.bag import Bag
-from harness.bundle import CARRIED_MANIFEST, Bundle, Verdict, about_of, copy_scope, finish, put, put_common, unfinished
-from harness.bundle import scope_of as scope_in
+from harness.bundle import Bundle, Verdict, about_of, copy_scope, finish, put, put_common, unfinished
+from harness.carry import Carried, carried_scope, copy_carried
 from harness.collect import collect, describe, scope_folders
 from harness.compare import JUDGE, compare
-from harness.environment import same_machine_facts
 from harness.errors import UsageError
 from harness.gate import decide
-from harness.model import (
-    Comparison,
-    Evidence,
-    GateDecision,
-    Origin,
-    OriginKind,
-    Policy,
-    Quarantine,
-    ScopeEvidence,
-)
+from harness.model import Comparison, Evidence, GateDecision, Policy, Quarantine
 from harness.report.document import Document
 from harness.report.markdown import OVERFLOW_NAME
 from harness.rundir import locked, new_run_id
-
-
-@dataclass(frozen=True)
-class Carried:
-    """A scope taken over from an earlier bundle."""
-
-    bundle: Bundle
-    scope: str
+from harness.shards import join_facts
 
 
 @dataclass(frozen=True)
@@ -74,13 +56,19 @@ def seal_run(run: Path, request: SealRequest) -> Sealed:
 
 
 def seal_merged(bundles: Sequence[Bundle], request: SealRequest) -> Sealed:
-    """One bundle out of partial ones, as several runners make them. Every scope is carried, with its proof."""
+    """One bundle out of partial ones, as several runners make them: scopes of their own, or shards of one scope.
+
+    Every scope is carried, with its proof.
+    """
     carried = tuple(Carried(bundle, scope.scope) for bundle in bundles for scope in bundle.evidence.scopes)
     first = bundles[0].evidence
     for other in (bundle.evidence for bundle in bundles[1:]):
         if (other.commit, other.dirty_digest) != (first.commit, first.dirty_digest):
             raise UsageError(f"{first.label} and {other.label} are not of one source; only parts of one run are merged")
-    evidence = describe("merged", max(b.evidence.created for b in bundles), first.environment, (), [])
+    # What holds for the whole is what holds for its first scope, all runners of that one taken together.
+    name = first.scopes[0].scope
+    facts = join_facts([b.evidence.environment_of(scope) for b in bundles if (scope := b.evidence.scope(name))])
+    evidence = describe("merged", max(b.evidence.created for b in bundles), facts, (), [])
     return _seal(evidence, {}, f"merged-{new_run_id()}", replace(request, carried=carried))
 
 
@@ -92,7 +80,8 @@ def bundle_name(evidence: Evidence, run: str) -> str:
 
 def _seal(fresh: Evidence, folders: dict[str, Path], run: str, request: SealRequest) -> Sealed:
     name = bundle_name(fresh, run)
-    scopes = [*fresh.scopes, *(_carried_scope(carried, fresh, folders, request) for carried in request.carried)]
+    groups = _by_scope(request.carried, fresh)
+    scopes = [*fresh.scopes, *(carried_scope(group, fresh.environment) for group in groups)]
     described = describe(name, fresh.created, fresh.environment, tuple(scopes), list(request.known_scopes))
     base = request.find_base(described)
     comparison = compare(base, described, request.policy, request.quarantine, request.today)
@@ -102,8 +91,8 @@ def _seal(fresh: Evidence, folders: dict[str, Path], run: str, request: SealRequ
     with unfinished(place) as folder:
         for scope, source in folders.items():
             copy_scope(source, folder, scope)
-        for carried in request.carried:
-            _copy_carried(carried, folder)
+        for group in groups:
+            copy_carried(group, folder)
         not_written = _put_reports(folder, document)
         about = about_of(described, name=name, run=run, parent=request.parent, not_written=not_written)
         verdict = Verdict(
@@ -138,27 +127,11 @@ def _put_reports(folder: Path, document: Document) -> tuple[str, ...]:
     return not_written
 
 
-def _carried_scope(carried: Carried, fresh: Evidence, folders: dict[str, Path], request: SealRequest) -> ScopeEvidence:
-    source = carried.bundle.evidence
-    if sum(other.scope == carried.scope for other in request.carried) > 1:
-        raise UsageError(f"scope {carried.scope} is in two of the bundles", "a merged bundle takes each scope from one")
-    if carried.scope in folders:
-        raise UsageError(f"scope {carried.scope} was run now; it is not also carried over from {source.label}")
-    scope = scope_in(carried.bundle, carried.scope)
-    if scope.origin.kind is OriginKind.NOT_RUN:
-        raise UsageError(f"scope {carried.scope} was not run in {source.label} either: {scope.origin.detail}")
-    facts = source.environment_of(scope)
-    origin = scope.origin if scope.origin.kind is OriginKind.CARRIED else Origin(OriginKind.CARRIED, source.digest)
-    return replace(scope, origin=origin, environment={} if same_machine_facts(facts, fresh.environment) else facts)
-
-
-def _copy_carried(carried: Carried, folder: Path) -> None:
-    """The scope's files, and the manifest of the bundle they come from as proof that they are its files."""
-    bag: Bag = carried.bundle.bag
-    prefix = f"scopes/{carried.scope}/"
-    for member in bag.members:
-        path = member.removeprefix("data/")
-        if path.startswith(prefix):
-            put(folder, path, bag.read(path))
-    if not bag.has(prefix + CARRIED_MANIFEST):
-        put(folder, prefix + CARRIED_MANIFEST, (bag.folder / "manifest-sha256.txt").read_bytes())
+def _by_scope(carried: Sequence[Carried], fresh: Evidence) -> list[list[Carried]]:
+    """What is carried, scope by scope; what was run now is not carried over too."""
+    groups: dict[str, list[Carried]] = {}
+    for one in carried:
+        if fresh.scope(one.scope) is not None:
+            raise UsageError(f"scope {one.scope} was run now; it is not also carried over from {one.bundle.about.name}")
+        groups.setdefault(one.scope, []).append(one)
+    return list(groups.values())

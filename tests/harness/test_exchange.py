@@ -1,9 +1,8 @@
-"""Bundles given away and taken in: zips that are not trusted, statements that are signed, merging, audit."""
+"""Bundles given away and taken in: zips that are not trusted, statements that are signed, audit."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import stat
 import subprocess
 import zipfile
@@ -151,31 +150,6 @@ def test_unsigned_and_forged_statements(sealed: Path, keys: tuple[str, str]) -> 
     (sealed / "key").write_text("no key")
     bad = call_here(sealed, "attest", source, "--key", "key")
     assert (bad.code, "no private key in PEM" in bad.err) == (2, True)
-
-
-# ---- merging --------------------------------------------------------------------------------------------------------
-
-
-def partial(sealed: Path, keep: str, drop: str) -> str:
-    shutil.copytree(sealed / "runs" / "a", sealed / "runs" / keep)
-    shutil.rmtree(sealed / "runs" / keep / drop)
-    assert call_here(sealed, "seal", f"runs/{keep}", "--out", "parts").code == 0
-    return str(next((sealed / "parts").glob(f"{keep}-*")))
-
-
-def test_partial_bundles_of_several_runners_become_one(sealed: Path) -> None:
-    parts = partial(sealed, "green", "timed"), partial(sealed, "timed", "green")
-    done = call_here(sealed, "merge", *parts, "--out", "merged")
-    assert done.code == 0, done.err
-    (path,) = (sealed / "merged").iterdir()
-    merged = open_bundle(path)
-    assert [(s.scope, s.origin.detail) for s in merged.evidence.scopes] == [
-        ("green", bag.check(Path(parts[0]) if Path(parts[0]).is_absolute() else sealed / parts[0]).digest),
-        ("timed", bag.check(Path(parts[1]) if Path(parts[1]).is_absolute() else sealed / parts[1]).digest),
-    ]
-    twice = call_here(sealed, "merge", parts[0], str(first(sealed)), "--out", "merged")
-    assert "scope green is in two of the bundles" in twice.err
-    assert "give two or more" in call_here(sealed, "merge", parts[0]).err
 
 
 # ---- audit ----------------------------------------------------------------------------------------------------------
