@@ -101,7 +101,7 @@ class HybridShard:
             raise ModelFileError(
                 f"tensor {name}: no rule how to divide it; allowed over several ranks: {', '.join(CUTS)}"
             )
-        if cut is Cut.WHOLE:
+        if cut is Cut.WHOLE or (cut is Cut.COLUMNS and shape[1] == 1):  # one number a row belongs to all its columns
             return None
         try:
             return self._piece(cut, shape)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -98,9 +99,10 @@ def run_ranks(
         _exchange_port(ranks)
         _await(ranks)
     except KeyboardInterrupt:
-        # The terminal tells every process: rank 0 has words to say before it leaves.
+        # The terminal tells every process: rank 0 has words to say before it leaves, and then its result stands.
         ranks[0].process.join(END_SECONDS)
-        raise
+        if not _heard(ranks[0]) or not ranks[0].done:
+            raise
     finally:
         _end(ranks)
     return [rank.result for rank in ranks]
@@ -214,6 +216,8 @@ def _rank_main(
     rank: int, size: int, channel: Connection, task: Task, arguments: tuple[Any, ...], device: Device, port: int
 ) -> None:
     """The life of one rank."""
+    # What ps and top show; the command line is the fork server's.
+    Path("/proc/self/comm").write_text(f"rank {rank} of {size}")
     if rank:
         # Rank 0 answers an interrupt; the others would only leave it alone in a collective.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

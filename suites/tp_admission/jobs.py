@@ -1,0 +1,105 @@
+"""What ranks do in cases: functions of a module, so that another process can be told to run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engine.config import EngineConfig
+from engine.llm import LLM
+from engine.model.runner import SequenceRows
+from engine.parallel.collectives import Collectives
+from engine.parallel.group import Group
+from engine.parallel.head import ParallelHead
+from engine.parallel.plan import VocabSplit
+from engine.request import SamplingParams
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelAnswer:
+    """What rank 0 of a model gave: greedy tokens, and the logits behind every prompt token [T, V]."""
+
+    token_ids: tuple[int, ...]
+    logits: F32
+
+
+def model_answer(group: Group, config: EngineConfig, prompt: list[int], count: int) -> ModelAnswer | int:
+    """Generate ``count`` tokens, then the prompt's logits in one forward; on a follower the number of forwards."""
+    llm = LLM(config, group)
+    if group.rank:
+        return llm.follow()
+    settings = SamplingParams(max_tokens=count, stop_token_ids=())
+    result = llm.generate(prompt, settings)
+    sequence = llm.pools.sequence(prompt)
+    rows = sequence.reserve(len(prompt), all_stay=True)
+    batch = [SequenceRows(prompt, rows, sequence.block_table, len(prompt))]
+    logits = llm.runner.forward(batch, prefill=True).cpu().numpy().copy()
+    llm.close()
+    return ModelAnswer(tuple(result.token_ids), logits)
+
+
+def summed(group: Group, parts: npt.NDArray[np.generic], hidden: npt.NDArray[np.generic], device: str) -> F32:
+    """Row-parallel sum of ``parts`` [size, M, H], of which each rank holds its own, on top of ``hidden`` [M, H]."""
+    mine = torch.from_numpy(parts[group.rank].copy()).to(device)
+    total = torch.from_numpy(hidden.copy()).to(device)
+    add = Collectives(group).add_sum(mine, total)
+    add()
+    return total.cpu().numpy()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadAnswer:
+    """Dense logits as they left the head, and the candidates."""
+
+    dtype: str
+    dense: npt.NDArray[np.generic]
+    values: F32
+    ids: npt.NDArray[np.int64]
+    cuts_a_tie: npt.NDArray[np.bool_]
+
+
+def head_answer(
+    group: Group, x: F32, weight: npt.NDArray[np.float16], count: int, fp32_logits: bool, device: str
+) -> HeadAnswer:
+    """The head of ``weight`` [V, H] over the ranks: every rank answers, and all must agree."""
+    vocab = VocabSplit(len(weight), group.size)
+    rows = vocab.rows(group.rank)
+    share = torch.zeros(vocab.local, weight.shape[1], dtype=torch.float16)
+    share[: rows.count] = torch.from_numpy(weight[rows.start : rows.stop].copy())
+    head = ParallelHead(group, vocab, share.to(device), fp32_logits=fp32_logits)
+    activations = torch.from_numpy(x).to(device, torch.float32 if device == "cpu" else torch.float16)
+    dense, found = head.dense(activations), head.candidates(activations, count)
+    return HeadAnswer(
+        str(dense.dtype),
+        dense.cpu().numpy(),
+        found.values.cpu().numpy(),
+        found.ids.cpu().numpy(),
+        found.cuts_a_tie.cpu().numpy(),
+    )
+
+
+def write_taps(group: Group, folder: Path) -> int:
+    """One replicated tensor and one sharded one, as a diagnosis of two steps would write them."""
+    from engine.parallel.tap import TapFile, tap, write_tap
+
+    for step in range(2):
+        replicated = tap(torch.full((4,), float(step)))
+        sharded = tap(torch.full((4,), float(10 * step + group.rank)))
+        write_tap(folder, TapFile("hidden", step, group.rank, group.size), replicated)
+        write_tap(folder, TapFile("heads", step, group.rank, group.size), sharded)
+    return group.rank
+
+
+def group_rank(group: Group, environment: dict[str, str]) -> tuple[int, int]:
+    """The rank of the group, and what this process calls itself while the environment says otherwise."""
+    import torch.distributed as dist
+
+    from engine.parallel.rank import current_rank
+
+    return group.rank, current_rank(dist.get_rank() if dist.is_initialized() else None, environment)
