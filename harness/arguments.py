@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from harness import __version__, exchange_cli, history_cli, machine_cli
 from harness.lease import DEFAULT_WAIT_S
+from harness.power import command as power
 from harness.run import DEFAULT_TIMEOUT_S
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -63,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     exchange_cli.add_commands(_adder(commands))
     _selftest(commands)
     machine_cli.add_commands(_adder(commands))
+    power.add_commands(_adder(commands))
     return parser
 
 

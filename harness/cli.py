@@ -26,6 +26,7 @@ from harness.arguments import build_parser, split_arguments
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
 from harness.model import ExitCode, OriginKind, Policy
+from harness.power import command as power
 from harness.progress_line import ProgressLine
 from harness.run import ScopeRun, known_scopes, mark_not_run, run_scopes
 from harness.rundir import SCOPE_NAME, new_run_id, open_run
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "selftest": selftest_command,
         "lease": lambda chosen: machine_cli.lease_command(chosen, pytest_args, say, print),
         "doctor": lambda chosen: machine_cli.doctor_command(chosen, print),
+        "power": lambda chosen: power.power_command(chosen, say, print),
     }
     collecting = gc.isenabled()
     gc.disable()  # records live to the end and hold no cycles: looking for some is half the time of a large bundle

@@ -24,6 +24,8 @@ from harness.model import (
     ScopeEvidence,
     TokenControl,
 )
+from harness.pairs import control_spread, judge_pairs, steadiness
+from harness.sequential import least_spent
 from harness.stats import (
     decide,
     least_p,
@@ -230,7 +232,36 @@ def samples_row(
         return replace(row, outcome=MetricOutcome.INCOMPARABLE, reason=reason)
     if min(*before, *head.values) <= 0:
         return replace(row, outcome=MetricOutcome.INCOMPARABLE, reason="a value is not positive: there is no ratio")
+    if _one_session(base, head):
+        return _judged_pairs(row, replace(base, values=tuple(before)), head)
     return _judged(row, before, head, *_margin(base, policy), policy.level)
+
+
+def _one_session(base: Samples, head: Samples) -> bool:
+    """Whether the repeats are the two sides of one A/B session, pair by pair."""
+    one, other = base.pairing, head.pairing
+    return one is not None and one == other and len(base.values) == len(head.values)
+
+
+def _judged_pairs(row: MetricRow, base: Samples, head: Samples) -> MetricRow:
+    """Judge by pairs, against the margin and with the error that the session fixed for this quantity."""
+    pairing = head.pairing
+    assert pairing is not None
+    judged = judge_pairs(base, head, pairing.alpha, pairing.most_pairs)
+    control = f"A/A: neighbours of one build differ by {100 * control_spread(base, head):.2f} % in the median"
+    notes = (*row.notes, *judged.notes, control, *steadiness(base, head))
+    row = replace(row, ratio=judged.ratio, margin=pairing.margin, margin_source=pairing.margin_source, notes=notes)
+    if judged.interval is None:
+        least = f"{least_spent(judged.pairs):.2g}"
+        reason = f"{judged.pairs} pairs give no interval at {1 - pairing.alpha:.3%}: the least possible p is {least}"
+        return replace(row, outcome=MetricOutcome.UNDECIDED, reason=reason)
+    outcome = decide(judged.interval, pairing.margin, head.better)
+    reason = ""
+    if outcome is MetricOutcome.UNDECIDED:
+        about = repeats_to_decide(judged.interval, pairing.margin, judged.pairs)
+        ask = f"needs about {about} pairs" if about else "the ratio sits on the margin: no number of pairs decides"
+        reason = f"{ask}; the interval reaches across the margin"
+    return replace(row, outcome=outcome, interval=judged.interval, reason=reason)
 
 
 def _judged(

@@ -115,6 +115,29 @@ class TokenControl:
 
 
 @dataclass(frozen=True, slots=True)
+class Pairing:
+    """Repeat i ran next to repeat i of the other side of ``session``, and both are judged as pairs.
+
+    ``alpha`` is what this quantity may err over all looks, of which the last would come after ``most_pairs`` pairs;
+    ``margin`` and where it comes from were fixed by the session.
+    """
+
+    session: str
+    alpha: float
+    most_pairs: int
+    margin: float
+    margin_source: str
+
+    def __post_init__(self) -> None:
+        if not self.session or not self.margin_source:
+            raise IllegalRecord("a pairing names its session and where its margin comes from")
+        if not (0 < self.alpha < 1 and self.margin > 0 and self.most_pairs > 0):
+            raise IllegalRecord(
+                f"pairing {self.session}: alpha {self.alpha}, margin {self.margin} or pairs out of range"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Samples:
     """Repeats of one noisy quantity; one number a repeat, and the raw rounds beside them.
 
@@ -122,6 +145,7 @@ class Samples:
     node; ``token_sha256`` repeats that hash so that a baseline line stands alone. ``unfit`` lists what made the run
     unfit for timing (a profiler, a tracer, a debug build); a sample with a non-empty ``unfit`` is shown, never judged.
     ``aa_spread`` is what two runs of one commit differed by when this baseline was accepted (``|ratio - 1|``).
+    ``pairing`` is given where every repeat has a partner on the other side of an A/B session.
     """
 
     node: str
@@ -134,6 +158,7 @@ class Samples:
     rounds: tuple[tuple[float, ...], ...] = ()
     unfit: tuple[str, ...] = ()
     aa_spread: float | None = None
+    pairing: Pairing | None = None
 
     def __post_init__(self) -> None:
         if not self.values:

@@ -1,24 +1,38 @@
-"""The arms and prompts as data: read, checked, frozen."""
+"""The arms and prompts as data: read, checked, frozen.
+
+Arms that want the same engine share a process: it is loaded once and generates for one arm after the other. A repeat of
+each of them is still a process of its own.
+"""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 HERE = Path(__file__).parent
+ARMS_FILE = HERE / "arms.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """How the engine is run while its rounds are timed. Temperature 0 is greedy."""
+    """How the engine is run while its rounds are timed. Temperature 0 is greedy; ``model`` "" is the usual one.
+
+    ``control`` names the arm whose tokens this one must emit before its times may stand beside that arm's; "" where it
+    is its own control. ``batch`` prompts are generated at a time.
+    """
 
     name: str
+    model: str
     prompts: str
     threads: int
     draft: Literal["none", "lookup"]
     draft_tokens: int
+    kv_cache_dtype: str
+    batch: int
+    control: str
     temperature: float
     top_k: int
     top_p: float
@@ -26,11 +40,33 @@ class Arm:
     max_tokens: int
 
 
-def load_arms(path: Path = HERE / "arms.toml") -> dict[str, Arm]:
+def load_arms(path: Path = ARMS_FILE) -> dict[str, Arm]:
     """Every arm by name. An unknown or missing key is an error."""
     tables: dict[str, dict[str, Any]] = tomllib.loads(path.read_text())
     defaults = tables.pop("defaults")
-    return {name: _arm(name, {**defaults, **table}, path) for name, table in tables.items()}
+    arms = {name: _arm(name, {**defaults, **table}, path) for name, table in tables.items()}
+    for arm in arms.values():
+        if arm.control and arm.control not in arms:
+            raise ValueError(
+                f"{path.name} [{arm.name}]: control {arm.control!r} is no arm; there are {', '.join(arms)}"
+            )
+    return arms
+
+
+ENGINE_FIELDS = ("model", "threads", "draft", "draft_tokens", "kv_cache_dtype", "batch")
+
+
+def engine_of(arm: Arm) -> tuple[Any, ...]:
+    """What the engine is made from; arms that agree in it can share one."""
+    return tuple(getattr(arm, name) for name in ENGINE_FIELDS)
+
+
+def groups(arms: Mapping[str, Arm]) -> tuple[tuple[str, ...], ...]:
+    """The arms by the engine they share, in the order in which they stand."""
+    found: dict[tuple[Any, ...], list[str]] = {}
+    for name, arm in arms.items():
+        found.setdefault(engine_of(arm), []).append(name)
+    return tuple(map(tuple, found.values()))
 
 
 def load_prompts(name: str, path: Path = HERE / "prompts.toml") -> dict[str, str]:

@@ -1,4 +1,8 @@
-"""Repeats are measured once a session and shared by the cases that look at them."""
+"""Repeats are measured once a session and shared by the cases that look at them.
+
+Arms of one engine share their processes: each repeat runs all of them, starting with another one each time, so that no
+arm always comes behind the same neighbour.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from suites.latency.arms import load_arms
+from suites.latency.arms import groups, load_arms
 from suites.latency.repeats import Repeat, run_once
 from suites.recording import Record
 
@@ -27,9 +31,16 @@ def model(native_library: str, record: Record) -> str:
         record.not_run(str(missing))
 
 
-@functools.cache
 def _measure(arm: str) -> tuple[Repeat, ...]:
-    return tuple(run_once(load_arms()[arm]) for _ in range(WARM_UPS + REPEATS))
+    group = next(group for group in groups(load_arms()) if arm in group)
+    return _measure_group(group)[arm]
+
+
+@functools.cache
+def _measure_group(group: tuple[str, ...]) -> dict[str, tuple[Repeat, ...]]:
+    turned = [(*group[number % len(group) :], *group[: number % len(group)]) for number in range(WARM_UPS + REPEATS)]
+    repeats = [run_once(order) for order in turned]
+    return {arm: tuple(repeat[arm] for repeat in repeats) for arm in group}
 
 
 @pytest.fixture

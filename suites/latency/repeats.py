@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suites.latency.arms import Arm
 from suites.latency.figures import PromptRun
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +19,7 @@ SECONDS_ALLOWED = 120
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """What one worker process measured."""
+    """What one worker process measured for one arm."""
 
     runs: tuple[PromptRun, ...]
     peak_rss_bytes: int
@@ -44,9 +43,12 @@ def run_worker(arguments: Sequence[str], environment: dict[str, str] | None = No
     return json.loads(done.stdout)
 
 
-def run_once(arm: Arm) -> Repeat:
-    """One repeat of ``arm``."""
-    answer = run_worker([arm.name])
+def run_once(arms: Sequence[str]) -> dict[str, Repeat]:
+    """One repeat of arms that share an engine, by arm."""
+    return {answer["arm"]: _repeat(answer) for answer in run_worker(arms)}
+
+
+def _repeat(answer: dict[str, Any]) -> Repeat:
     runs = tuple(
         PromptRun(
             prompt=run["prompt"],

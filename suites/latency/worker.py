@@ -1,6 +1,7 @@
-"""One repeat of one arm in a process of its own: ``python -m suites.latency.worker ARM`` prints one JSON object.
+"""One repeat of arms that share an engine, in a process of its own: ``python -m suites.latency.worker ARM...``.
 
-``--fitness`` prints only why this process would be unfit for timing, and loads nothing.
+Prints a JSON list, one object an arm. ``--list`` prints which arms there are and which share an engine, ``--fitness``
+why this process would be unfit for timing; both load nothing. ``--gap`` explains why two sides took different tokens.
 """
 
 from __future__ import annotations
@@ -10,46 +11,70 @@ import json
 import os
 import resource
 import sys
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from suites import defects
-from suites.latency import fitness
-from suites.latency.arms import Arm, load_arms, load_prompts
+from suites.latency import delay, fitness
+from suites.latency.arms import ARMS_FILE, Arm, engine_of, groups, load_arms, load_prompts
 
+if TYPE_CHECKING:
+    from engine.llm import LLM
+
+PROTOCOL = 2
 CONTEXT = 1024
 WARMING_TOKENS = 4  # the first touch of the weights is no part of a time to the first token
 
 
-def measure(arm: Arm) -> dict[str, Any]:
-    """Load the engine, touch every weight once, generate the arm's prompts one after another."""
-    # Here and not above: `--fitness` and a wrong arm name answer without loading torch.
+def measure(arms: Sequence[Arm]) -> list[dict[str, Any]]:
+    """Load the engine, touch every weight once for each arm, generate the arm's prompts one after another."""
+    llm = load(arms[0])
+    percent = delay.asked_for(os.environ)
+    if percent:
+        delay.plant(percent)
+    measured = [(arm, _runs(llm, arm)) for arm in arms]
+    unfit = fitness.unfit_reasons()
+    if delay.VARIABLE in os.environ:
+        unfit.append(f"planted delay: {percent:g} % of each round")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return [{"arm": arm.name, "runs": runs, "peak_rss_bytes": peak, "unfit": unfit} for arm, runs in measured]
+
+
+def load(arm: Arm) -> LLM:
+    """The engine that ``arm`` asks for."""
+    # Here and not above: `--list`, `--fitness` and a wrong arm name answer without loading torch.
     from engine.config import EngineConfig, read_environment
     from engine.llm import LLM
+
+    config: dict[str, Any] = {
+        "model": Path(arm.model) if arm.model else read_environment(os.environ).model,
+        "draft": arm.draft,
+        "draft_tokens": arm.draft_tokens,
+        "threads": arm.threads,
+        "kv_cache_dtype": arm.kv_cache_dtype,
+        "max_model_len": CONTEXT,
+        "kv_cache_tokens": arm.batch * CONTEXT if arm.batch > 1 else None,
+    }
+    return LLM(EngineConfig(**config))
+
+
+def _runs(llm: LLM, arm: Arm) -> list[dict[str, Any]]:
     from engine.request import SamplingParams
-    from engine.result import GenerationResult
 
-    llm = LLM(
-        EngineConfig(
-            model=read_environment(os.environ).model,
-            draft=arm.draft,
-            draft_tokens=arm.draft_tokens,
-            threads=arm.threads,
-            max_model_len=CONTEXT,
-        )
-    )
-
-    def generate(message: str, max_tokens: int) -> GenerationResult:
-        params = SamplingParams(
+    def params(max_tokens: int) -> SamplingParams:
+        return SamplingParams(
             temperature=arm.temperature, top_k=arm.top_k, top_p=arm.top_p, seed=arm.seed, max_tokens=max_tokens
         )
-        return llm.generate(llm.chat_prompt(message), params)
 
-    prompts = load_prompts(arm.prompts)
-    generate(next(iter(prompts.values())), WARMING_TOKENS)
+    prompts = {name: llm.chat_prompt(message) for name, message in load_prompts(arm.prompts).items()}
+    names = list(prompts)
+    llm.generate(prompts[names[0]], params(WARMING_TOKENS))
     runs = []
-    for name, message in prompts.items():
-        result = generate(message, arm.max_tokens)
-        runs.append(
+    for start in range(0, len(names), arm.batch):
+        together = names[start : start + arm.batch]
+        results = llm.generate_batch([prompts[name] for name in together], params(arm.max_tokens))
+        runs += [
             {
                 "prompt": name,
                 "token_ids": result.token_ids,
@@ -58,31 +83,59 @@ def measure(arm: Arm) -> dict[str, Any]:
                 "token_ts": result.token_ts,
                 "emitted": result.emitted,
             }
-        )
-    return {
-        "arm": arm.name,
-        "runs": runs,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "unfit": fitness.unfit_reasons(),
-    }
+            for name, result in zip(together, results, strict=True)
+        ]
+    return runs
+
+
+def gap(arm: Arm, prompt: str, emitted: Sequence[int], candidates: Sequence[int]) -> dict[str, float]:
+    """Logits of ``candidates`` behind a prompt and what was ``emitted`` so far: how far apart the two choices lay."""
+    from engine.request import SamplingParams
+
+    llm = load(arm)
+    forward, seen = llm.runner.forward, []
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        logits = forward(*arguments, **named)
+        seen.append(logits[-1].tolist())
+        return logits
+
+    llm.runner.forward = noted  # type: ignore[method-assign]
+    ids = [*llm.chat_prompt(load_prompts(arm.prompts)[prompt]), *emitted]
+    llm.generate(ids, SamplingParams(max_tokens=1))
+    return {str(token): seen[-1][token] for token in candidates}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Command line of the worker; returns the exit status."""
-    arms = load_arms()
     parser = argparse.ArgumentParser(prog="python -m suites.latency.worker", description=__doc__)
-    parser.add_argument("arm", choices=[*arms, []], nargs="?", help="which arm to run once")
+    parser.add_argument("arms", nargs="*", metavar="ARM", help="which arms to run once; --list names them")
+    parser.add_argument("--arms-file", type=Path, default=ARMS_FILE, help="where the arms are defined")
     parser.add_argument("--fitness", action="store_true", help="print the reasons against timing this process, as JSON")
+    parser.add_argument("--list", action="store_true", help="print the arms and which of them share an engine, as JSON")
+    parser.add_argument("--gap", metavar="JSON", help="prompt, emitted ids and candidates: print their logits, as JSON")
     options = parser.parse_args(argv)
+    arms = load_arms(options.arms_file)
     defect = defects.planted()
     if defect is not None:
         defect.plant()
     if options.fitness:
         print(json.dumps(fitness.unfit_reasons()))
         return 0
-    if options.arm is None:
-        parser.error("name an arm, or ask for --fitness")
-    print(json.dumps(measure(arms[options.arm])))
+    if options.list:
+        print(json.dumps({"protocol": PROTOCOL, "groups": groups(arms)}))
+        return 0
+    unknown = [name for name in options.arms if name not in arms]
+    if unknown or not options.arms:
+        known = f"choose from {', '.join(arms)}"
+        parser.error(f"invalid choice: {unknown[0]!r}; {known}" if unknown else f"name an arm: {known}")
+    chosen = [arms[name] for name in options.arms]
+    if len({engine_of(arm) for arm in chosen}) > 1:
+        parser.error(f"{', '.join(options.arms)} want different engines; --list says which arms share one")
+    if options.gap:
+        print(json.dumps(gap(chosen[0], **json.loads(options.gap))))
+        return 0
+    print(json.dumps(measure(chosen)))
     return 0
 
 

@@ -1,0 +1,126 @@
+"""What a session leaves: a run folder of each side that ``seal`` accepts, every repeat's own bytes in it.
+
+``<session>/base`` and ``<session>/head`` hold one scope, ``ab``: its records follow from ``repeats/*.json``, which are
+what the workers printed, and from ``scope.json``, which says which of them count. ``check_repeats`` derives them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.ab.figures import QUANTITIES, lines
+from harness.ab.repeat import Repeat, RepeatError, parse
+from harness.ab.session import Session, samples
+from harness.errors import EvidenceError
+from harness.files import json_bytes, utc_now, write_atomic, write_new, writing
+from harness.model import Pairing
+from harness.records import encode_lines
+from harness.rundir import SCHEMA, RunDir
+
+SCOPE = "ab"
+VERSION = 1  # raised when the same repeats would be read otherwise
+
+
+@dataclass(frozen=True)
+class SideFolder:
+    """The scope folder of one side, open for its repeats."""
+
+    side: str
+    folder: Path
+    attempt: int
+    started: str
+
+    @classmethod
+    def begin(cls, side: str, run: RunDir) -> SideFolder:
+        """Make the scope's folder in an open run."""
+        folder, attempt = run.begin_attempt(SCOPE)
+        with writing(folder / "repeats"):
+            (folder / "repeats").mkdir()
+        return cls(side, folder, attempt, utc_now())
+
+    def keep(self, name: str, printed: bytes) -> None:
+        """Keep what a worker printed, as it came."""
+        write_new(self.folder / "repeats" / name, printed)
+
+    def finish(self, session: Session, argv: Sequence[str], facts: Mapping[str, str], problem: str) -> None:
+        """Write records, environment and ``scope.json``. ``problem``: why this side has no times; empty otherwise."""
+        about = _about(session, self.side, problem)
+        read = {path.name: path.read_bytes() for path in sorted((self.folder / "repeats").iterdir())}
+        write_new(self.folder / "records.jsonl", derive(about, read, self.side))
+        write_atomic(self.folder / "environment.json", json_bytes(dict(sorted(facts.items()))))
+        write_atomic(self.folder / "log.txt", f"{session.ended}\n{session.problem}\n".encode())
+        record = {
+            "schema": SCHEMA,
+            "scope": SCOPE,
+            "state": "finished",
+            "origin": {"kind": "fresh", "detail": ""},
+            "argv": list(argv),
+            "exit_code": None,
+            "seconds": None,
+            "problem": "",
+            "attempt": self.attempt,
+            "started": self.started,
+            "finished": utc_now(),
+            "ab": about,
+        }
+        write_atomic(self.folder / "scope.json", json_bytes(record))
+
+
+def _about(session: Session, side: str, problem: str) -> dict[str, Any]:
+    """Which repeats count and how they are judged: with the repeats' bytes, all that the records follow from."""
+    pairs = session.pairs
+    pairings: dict[str, dict[str, Any]] = {}
+    for arm in session.ask.arms if pairs else ():
+        pairings[arm] = {name: asdict(pairing) for name in QUANTITIES if (pairing := _pairing(session, arm, name))}
+    return {
+        "version": VERSION,
+        "side": side,
+        "session": session.ask.session,
+        "ended": session.ended,
+        "problem": problem,
+        "counted": {arm: [r.source for r in session.repeats[side][arm][:pairs]] for arm in session.ask.arms},
+        "warm_up": {arm: f"000-{'+'.join(group)}.json" for group in session.ask.groups for arm in group},
+        "pairings": pairings,
+        "excused": [asdict(excused) for excused in session.excused],
+        "doubts": session.doubts,
+    }
+
+
+def _pairing(session: Session, arm: str, quantity: str) -> Pairing | None:
+    return samples(session, "base", arm, quantity).pairing
+
+
+def derive(about: Mapping[str, Any], read: Mapping[str, bytes], side: str) -> bytes:
+    """The records of one side, from what its workers printed."""
+    found = []
+    for arm, counted in about["counted"].items():
+        warm_up = [name for name in [about["warm_up"][arm]] if name in read]
+        repeats = [_of(arm, read, name, side) for name in counted or warm_up]
+        pairings = {name: Pairing(**pairing) for name, pairing in about["pairings"].get(arm, {}).items()}
+        nothing = "" if counted else f"no pair was measured: {about['problem'] or about['ended']}"
+        found += lines(arm, repeats, pairings, about["problem"] or nothing)
+    return encode_lines(found)
+
+
+def _of(arm: str, read: Mapping[str, bytes], name: str, side: str) -> Repeat:
+    try:
+        return parse(read[name], f"{name} of {side}", name)[arm]
+    except KeyError:
+        raise EvidenceError(f"repeats/{name} is missing, or has no arm {arm}") from None
+    except RepeatError as error:
+        raise EvidenceError(str(error)) from error
+
+
+def check_repeats(folder: Path, about: Mapping[str, Any]) -> list[str]:
+    """Hold the records against the repeats' own bytes; gives what there is to doubt."""
+    excused = [f"block {row['block']} was left out and measured again: {row['reasons'][0]}" for row in about["excused"]]
+    notes = [f"A/B session {about['session']}: {about['ended']}", *excused, *about["doubts"]]
+    if about["version"] != VERSION:
+        return [*notes, f"written by rules {about['version']}, this harness has {VERSION}: not derived again"]
+    read = {path.name: path.read_bytes() for path in sorted((folder / "repeats").glob("*.json"))}
+    if derive(about, read, about["side"]) != (folder / "records.jsonl").read_bytes():
+        raise EvidenceError(f"{folder}: records.jsonl does not follow from the repeats in repeats/")
+    return notes

@@ -1,0 +1,108 @@
+"""``harness power run|show``: trials side by side, each on its own cores; then the rates and their picture."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.model import ExitCode
+
+Say = Callable[[str], None]
+WORKER = ("-m", "suites.latency.worker", "--arms-file", "suites/latency/power.toml")
+DEFAULT_RESULTS = Path("artifacts/power/power.jsonl")
+
+
+def add_commands(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``power`` to the command line."""
+    power = add_parser(
+        "power",
+        help="how often the A/B verdict finds a planted delay",
+        description="Plant delays of 0, 2, 3 and 5 % in the round loop and count what three rules say about them.",
+        epilog="""\
+examples:
+  harness power run                                     go on with artifacts/power/power.jsonl on all cores
+  harness power run --cores 4,5 --cores 6,7 --seconds 540   two trials side by side, for nine minutes at most
+  harness power show docs/power/results.jsonl           the rates and whether the targets are met
+a study that was interrupted goes on where it stopped; results of two machines do not go into one file
+""",
+    )
+    power.add_argument("action", choices=("run", "show"))
+    power.add_argument("results", nargs="?", type=Path, default=DEFAULT_RESULTS, help="default: %(default)s")
+    power.add_argument(
+        "--cores", action="append", default=[], metavar="N,...", help="cores of one lane of trials (may be repeated)"
+    )
+    power.add_argument("--arm", default="small", help="an arm of suites/latency/power.toml (default: %(default)s)")
+    power.add_argument(
+        "--seconds", type=float, default=float("inf"), help="stop after; the trials under way do not count"
+    )
+    power.add_argument("--trials", type=int, default=0, help="at most so many now (default: all that are left)")
+    power.add_argument("--picture", type=Path, metavar="FILE", help="show: draw the rates as SVG")
+
+
+def power_command(options: argparse.Namespace, say: Say, show: Say) -> int:
+    """``harness power``."""
+    if options.action == "run":
+        _run(options, say)
+    return _show(options, show)
+
+
+def _run(options: argparse.Namespace, say: Say) -> None:
+    from harness.environment import look
+    from harness.power.lanes import side_by_side
+    from harness.power.study import append, machine_line, next_trials, read_study
+    from harness.power.trial import Setup
+
+    root = Path.cwd()
+    facts = look(root)
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    study = read_study(options.results)
+    machine = machine_line(facts)
+    if study.machines and any(study.machines[0].get(key) != facts.get(key) for key in ("cpu.model", "cpu.count")):
+        there = study.machines[0].get("cpu.model")
+        raise UsageError(f"{options.results} is of another machine ({there}): two do not mix", "name another file")
+    left = next_trials(study.results)
+    left = left[: options.trials] if options.trials else left
+    append(options.results, machine)
+    lanes = [_cores(text) for text in options.cores] or [tuple(sorted(os.sched_getaffinity(0)))]
+    deadline = time.monotonic() + options.seconds
+    setup = Setup(root, (sys.executable, *WORKER), options.arm, dict(os.environ), deadline)
+    say(f"{len(left)} trials left, {len(lanes)} side by side")
+    side_by_side(setup, left, lanes, options.results, say)
+
+
+def _cores(text: str) -> tuple[int, ...]:
+    if not all(part.isdecimal() for part in text.split(",")):
+        raise UsageError(f"--cores {text}: give core numbers, as in 4,5")
+    return tuple(map(int, text.split(",")))
+
+
+def _show(options: argparse.Namespace, show: Say) -> int:
+    from harness.power.study import read_study
+    from harness.power.summary import rates, verdicts
+
+    study = read_study(options.results)
+    if not study.results:
+        raise UsageError(f"{options.results} holds no trial", "run some: python -m harness power run")
+    for facts in study.machines:
+        words = [facts.get(key, "?") for key in ("cpu.model", "cpu.count", "torch.version", "git.commit")]
+        show("measured on {}, {} processors, torch {}, commit {}".format(*words))
+    found = rates(study)
+    for rate in found:
+        show(
+            f"{rate.delay} %  {rate.alarms:>3} of {rate.trials:<3} alarms "
+            f"[{100 * rate.low:.0f}, {100 * rate.high:.0f}] %  {rate.rule}"
+        )
+    for line in verdicts(found):
+        show(line)
+    if options.picture:
+        from harness.files import write_atomic
+        from harness.power.picture import draw
+
+        write_atomic(options.picture, draw(study, found))
+        show(f"drawn  {options.picture}")
+    return ExitCode.OK

@@ -1,0 +1,74 @@
+"""What a study amounts to: rates of each rule at each delay, with exact intervals, and the targets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.power.study import TRIALS, Result, Study
+
+RULES: dict[str, Callable[[Result], bool]] = {
+    "paired, interleaved, interval against margin (ours)": lambda result: _says_slower(result.ours, result.delay),
+    "Mann-Whitney at 0.05, not interleaved (benchstat)": lambda result: _says_slower(result.mann_whitney, result.delay),
+    "mean + 5 %, not interleaved (pytest-benchmark)": lambda result: _says_slower(result.mean_threshold, result.delay),
+}
+OURS = next(iter(RULES))
+TARGETS = {0: ("false alarms", 1 / 40), 2: ("found", 0.80), 3: ("found", 0.95)}
+_SLOWER = ("WORSE", "slower")
+_FASTER = ("BETTER", "faster")
+
+
+def _says_slower(word: str, delay: int) -> bool:
+    """Whether a rule raised an alarm: slower; with nothing planted, faster is a false one too."""
+    return word in _SLOWER or (delay == 0 and word in _FASTER)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often a rule raised an alarm at one delay, with the exact (Clopper-Pearson) 95 % interval."""
+
+    rule: str
+    delay: int
+    alarms: int
+    trials: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        return self.alarms / self.trials
+
+
+def rates(study: Study) -> list[Rate]:
+    """Every rule at every delay that has a trial."""
+    found = []
+    for rule, alarm in RULES.items():
+        for delay in TRIALS:
+            trials = [result for result in study.results if result.delay == delay]
+            if trials:
+                count = sum(map(alarm, trials))
+                found.append(Rate(rule, delay, count, len(trials), *_exact_interval(count, len(trials))))
+    return found
+
+
+def _exact_interval(count: int, trials: int) -> tuple[float, float]:
+    from scipy.stats import binomtest
+
+    interval = binomtest(count, trials).proportion_ci(0.95, method="exact")
+    return float(interval.low), float(interval.high)
+
+
+def verdicts(found: Sequence[Rate]) -> list[str]:
+    """Each target with what was measured; a study without enough trials says so instead of passing."""
+    words = []
+    for delay, (what, target) in TARGETS.items():
+        rate = next((rate for rate in found if rate.rule == OURS and rate.delay == delay), None)
+        have = 0 if rate is None else rate.trials
+        if rate is None or have < TRIALS[delay]:
+            words.append(f"{delay} %: {what}: not shown, {have} of {TRIALS[delay]} trials")
+            continue
+        met = rate.share <= target if delay == 0 else rate.share >= target
+        sign = "<=" if delay == 0 else ">="
+        said = f"{rate.alarms} of {rate.trials}, target {sign} {100 * target:g} %"
+        words.append(f"{delay} %: {what} {said}: {'met' if met else 'MISSED'}")
+    return words
