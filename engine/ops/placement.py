@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import torch
 
 from engine.ops import dispatch
 from engine.ops.dispatch import OLDEST_CARD
 from native import ops_cuda
+from native.cuda_bindings.faults import buffer as fault_record
+from native.ops_cuda import raise_on_fault
 
-__all__ = ["OLDEST_CARD", "kernels_on", "load_kernels", "on_cuda"]
+__all__ = [
+    "OLDEST_CARD",
+    "fault_record",
+    "kernels_on",
+    "load_kernels",
+    "on_cuda",
+    "raise_on_fault",
+    "upload_no_sync",
+]
 
 
 def on_cuda(op: str, tensor: torch.Tensor) -> bool:
@@ -34,6 +45,13 @@ def kernels_on() -> str:
 def load_kernels(device: torch.device) -> str:
     """Load every kernel on a CUDA ``device``, once; returns which code runs there. Not to be called in a capture."""
     return ops_cuda.load(device.index or 0)
+
+
+def upload_no_sync(values: Sequence[object], dtype: torch.dtype, device: torch.device | None) -> torch.Tensor:
+    """Numbers (nested lists of them) as a tensor on ``device``; a copy to a card waits for nothing."""
+    if device is None or device.type != "cuda":
+        return torch.tensor(values, dtype=dtype, device=device)
+    return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
 
 
 @functools.cache

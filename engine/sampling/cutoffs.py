@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.ops import sampling as ops
+from engine.ops.placement import upload_no_sync
 from engine.ops.sampling import PlanColumn, RowFlag
 
 if TYPE_CHECKING:
@@ -80,7 +81,12 @@ def apply_cutoffs_inplace(logits: Tensor, settings: RowSettings, *, mask_value: 
 
 def row_faults(plan: Tensor) -> tuple[str | None, ...]:
     """Per row, why nothing may be sampled from it, or None. Reads the plan back: on a GPU this waits."""
-    return tuple(_reason(RowFlag(flags)) for flags in plan[:, PlanColumn.FLAGS].tolist())
+    return plan_faults(plan.tolist())
+
+
+def plan_faults(rows: Sequence[Sequence[int]]) -> tuple[str | None, ...]:
+    """`row_faults` of a plan that was read already."""
+    return tuple(_reason(RowFlag(row[PlanColumn.FLAGS])) for row in rows)
 
 
 def _reason(flags: RowFlag) -> str | None:
@@ -88,4 +94,4 @@ def _reason(flags: RowFlag) -> str | None:
 
 
 def _column(values: Sequence[float], off: float, dtype: torch.dtype, device: torch.device | None) -> Tensor | None:
-    return None if all(value == off for value in values) else torch.tensor(values, dtype=dtype, device=device)
+    return None if all(value == off for value in values) else upload_no_sync(values, dtype, device)

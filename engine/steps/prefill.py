@@ -10,17 +10,19 @@ import torch
 from engine.model.runner import ModelRunner, SequenceRows
 from engine.request import SamplingParams
 from engine.state.sequence import SequenceState
-from engine.steps.laws import verification_of
-from engine.steps.records import Fault, Verification
+from engine.steps.laws import history_of, verification_of
+from engine.steps.read_ahead import Asked, ReadAhead, readable_ahead
+from engine.steps.records import Fault, Noise, Verification
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefillChunk:
-    """The next ``count`` tokens of one sequence. ``params`` is asked for only behind the last token of a prompt."""
+    """The next ``count`` tokens of one sequence. ``params`` and ``noise`` matter only behind a prompt's last token."""
 
     sequence: SequenceState
     params: SamplingParams
     count: int
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= self.sequence.num_to_prefill:
@@ -38,11 +40,28 @@ def prefill(runner: ModelRunner, chunks: Sequence[PrefillChunk]) -> list[Verific
     Returns, for each chunk that ends a prompt, the verification of an empty proposal; None for the others.
     """
     batch = [_rows(chunk) for chunk in chunks]
-    logits = iter(torch.split(runner.forward(batch, prefill=True), 1))
-    return [
-        verification_of(len(chunk.sequence.token_ids), next(logits), chunk.params) if chunk.samples else None
+    sampling = [chunk for chunk in chunks if chunk.samples]
+    ahead = _read_ahead(runner, sampling)
+    logits = runner.forward(batch, prefill=True)
+    rows = zip(sampling, logits.unsqueeze(1), strict=True)
+    laws = iter(ahead.read(logits) if ahead is not None else [_verification(chunk, row) for chunk, row in rows])
+    return [next(laws) if chunk.samples else None for chunk in chunks]
+
+
+def _verification(chunk: PrefillChunk, row: torch.Tensor) -> Verification | Fault:
+    history = history_of(chunk.sequence, chunk.params)
+    return verification_of(len(chunk.sequence.token_ids), row, chunk.params, history)
+
+
+def _read_ahead(runner: ModelRunner, chunks: Sequence[PrefillChunk]) -> ReadAhead | None:
+    """See `engine.steps.verify`: the same for a first token."""
+    asked = [
+        Asked(len(chunk.sequence.token_ids), chunk.params, (), chunk.noise)
         for chunk in chunks
+        if chunk.noise is not None and readable_ahead(chunk.params)
     ]
+    everything = chunks and len(asked) == len(chunks)
+    return ReadAhead(asked, runner.device.device) if runner.device.runs_kernels and everything else None
 
 
 def _rows(chunk: PrefillChunk) -> SequenceRows:
