@@ -12,12 +12,15 @@ from typing import Literal, get_args
 from engine.errors import InputError
 from engine.routing import DEFAULT_OVERRIDES, Overrides
 
-DraftKind = Literal["none", "lookup"]
+DraftKind = Literal["none", "lookup", "dflash2", "dflash2+lookup"]
+Rejection = Literal["dense", "sparse"]
 KvCacheDtype = Literal["auto", "float32", "float16", "fp8_e4m3", "fp8_e5m2"]
 
 MODEL_VARIABLE = "SM70_MODEL"
 THREADS_VARIABLE = "SM70_THREADS"
 FP32_LOGITS_VARIABLE = "VLLM_SM70_DFLASH2_FP32_LOGITS"
+CONTEXT_PIPELINE_VARIABLE = "VLLM_SM70_DFLASH2_CONTEXT_PIPELINE"
+CONTEXT_KV_GRAPH_VARIABLE = "VLLM_SM70_DFLASH2_CONTEXT_KV_GRAPH"
 
 MAX_DRAFT_TOKENS = 31
 MAX_THREADS = 256
@@ -34,13 +37,28 @@ class EngineConfig:
     float16 on CUDA. ``cuda_graphs`` and ``attention`` (the routing policy's overrides) matter on CUDA alone.
     ``tp`` ranks share the model, on CUDA rank r on card r; ``pad_heads`` lets heads of zeros fill up what ``tp`` does
     not divide. ``fp32_logits``: ranks exchange the logits of an FP16 head as float32, not as float16.
+
+    ``draft_model`` is the folder of a DFlash2 checkpoint, for the drafts that need one. Joined with lookup, a block may
+    be replaced or continued by a match of the history's end: by one of ``fusion_strong`` tokens, by one of
+    ``fusion_weak`` with which the first ``fusion_agree`` drafted tokens agree; one of ``fusion_tail`` continues a block
+    that it agrees with. ``rejection``: the form of the target's laws; what sparse does not take is judged densely.
+    ``context_pipeline``: compute the draft's context before it is known which rows are accepted;
+    ``context_kv_graph``: do so in CUDA graphs.
     """
 
     model: Path | None = None
     draft: DraftKind = "none"
+    draft_model: Path | None = None
     draft_tokens: int = 7
     lookup_min: int = 2
     lookup_max: int = 12
+    fusion_weak: int = 6
+    fusion_strong: int = 6
+    fusion_agree: int = 0
+    fusion_tail: int = 4
+    rejection: Rejection = "dense"
+    context_pipeline: bool = False
+    context_kv_graph: bool = False
     threads: int = 0
     device: str = "cpu"
     cuda_graphs: bool = True
@@ -58,6 +76,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _one_of("draft", self.draft, get_args(DraftKind))
+        _one_of("rejection", self.rejection, get_args(Rejection))
         _one_of("kv-cache-dtype", self.kv_cache_dtype, get_args(KvCacheDtype))
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise InputError(f"device is {self.device!r}; allowed: cpu, cuda, cuda:N")
@@ -65,6 +84,10 @@ class EngineConfig:
             raise InputError("kv-cache-dtype is 'float32'; allowed on CUDA: auto, float16, fp8_e4m3, fp8_e5m2")
         _within("draft-tokens", self.draft_tokens, 1, MAX_DRAFT_TOKENS)
         _within("lookup-min", self.lookup_min, 1, self.lookup_max)
+        _within("fusion-strong", self.fusion_strong, 1, self.lookup_max)
+        _within("fusion-weak", self.fusion_weak, 1, self.fusion_strong)
+        _within("fusion-tail", self.fusion_tail, 1, self.lookup_max)
+        _within("fusion-agree", self.fusion_agree, 0, MAX_DRAFT_TOKENS)
         _within("threads", self.threads, 0, MAX_THREADS)
         _within("block-size", self.block_size, 1, 1024)
         _within("max-sequences", self.max_sequences, 1, 256)
@@ -76,6 +99,34 @@ class EngineConfig:
         for name, value in (("max-model-len", self.max_model_len), ("kv-cache-tokens", self.kv_cache_tokens)):
             if value is not None and value < 2:
                 raise InputError(f"{name} is {value}; allowed: 2 or more (a prompt token and one to emit)")
+        self._check_draft_model()
+
+    def _check_draft_model(self) -> None:
+        if self.draft_is_model != (self.draft_model is not None):
+            wanted = "give its folder with draft-model" if self.draft_is_model else "leave draft-model out"
+            raise InputError(f"draft is {self.draft!r} with draft-model {self.draft_model}; {wanted}")
+        if self.draft_is_model and (self.device != "cpu" or self.tp > 1):
+            raise InputError(f"draft is {self.draft!r} on {self.device} with tp {self.tp}; allowed: on cpu with tp 1")
+        if self.context_kv_graph:
+            raise InputError(
+                f"context-kv-graph ({CONTEXT_KV_GRAPH_VARIABLE}) needs CUDA graphs, and draft models run on cpu; "
+                "leave it off"
+            )
+        if self.context_pipeline and not self.draft_is_model:
+            raise InputError(
+                f"context-pipeline ({CONTEXT_PIPELINE_VARIABLE}) with draft {self.draft!r}; allowed: with a draft "
+                "model, draft dflash2 or dflash2+lookup"
+            )
+
+    @property
+    def draft_is_model(self) -> bool:
+        """Whether a draft model drafts."""
+        return self.draft.startswith("dflash2")
+
+    @property
+    def draft_looks_up(self) -> bool:
+        """Whether drafts come from the request's own text, alone or joined with a model's."""
+        return self.draft.endswith("lookup")
 
     @property
     def cache_format(self) -> str:
@@ -102,6 +153,8 @@ class EnvironmentDefaults:
     model: Path | None
     threads: int
     fp32_logits: bool
+    context_pipeline: bool
+    context_kv_graph: bool
 
 
 def read_environment(environ: Mapping[str, str]) -> EnvironmentDefaults:
@@ -110,10 +163,20 @@ def read_environment(environ: Mapping[str, str]) -> EnvironmentDefaults:
     threads = environ.get(THREADS_VARIABLE, "0")
     if not threads.isdecimal():
         raise InputError(f"{THREADS_VARIABLE} is {threads!r}; allowed: a whole number, 0 for every core")
-    fp32_logits = environ.get(FP32_LOGITS_VARIABLE, "0")
-    if fp32_logits not in ("0", "1"):
-        raise InputError(f"{FP32_LOGITS_VARIABLE} is {fp32_logits!r}; allowed: 0, 1")
-    return EnvironmentDefaults(Path(model) if model else None, int(threads), fp32_logits == "1")
+    return EnvironmentDefaults(
+        Path(model) if model else None,
+        int(threads),
+        fp32_logits=_switch(environ, FP32_LOGITS_VARIABLE),
+        context_pipeline=_switch(environ, CONTEXT_PIPELINE_VARIABLE),
+        context_kv_graph=_switch(environ, CONTEXT_KV_GRAPH_VARIABLE),
+    )
+
+
+def _switch(environ: Mapping[str, str], variable: str) -> bool:
+    value = environ.get(variable, "0")
+    if value not in ("0", "1"):
+        raise InputError(f"{variable} is {value!r}; allowed: 0, 1")
+    return value == "1"
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:

@@ -8,20 +8,23 @@ import time
 from collections.abc import Iterator, Sequence
 
 from engine.config import EngineConfig
+from engine.drafting import make_context, make_drafter
 from engine.errors import InputError
 from engine.loading import load_model
 from engine.model.tokenizer import TextStream
 from engine.parallel.followers import Leader, follow
 from engine.parallel.group import Alone, Group
 from engine.request import MAX_SEED, Request, SamplingParams
-from engine.result import GenerationResult, Recorder
+from engine.result import GenerationResult, Recorder, StepClock
 from engine.run import Round, RoundObserver, Run, SeedNoise
 from engine.scheduler import Scheduler
 from engine.steps.commit import commit
-from engine.steps.draft import LookupSettings, draft
+from engine.steps.context import RoundShape
+from engine.steps.draft import DraftItem
 from engine.steps.prefill import PrefillChunk, prefill
 from engine.steps.records import Fault, Proposal, Verification
 from engine.steps.reject import reject
+from engine.steps.report import reports_of
 from engine.steps.verify import VerifyItem, verify
 
 Prompt = str | Sequence[int]
@@ -45,15 +48,16 @@ class LLM:
         self.pool = model.pool
         self.pools = model.pools
         self.observer: RoundObserver | None = None
+        self._context_s = 0.0  # spent on the context of the last forward; counts as drafting of the next round
         self._scheduler: Scheduler[Run] = Scheduler(
             model.pool,
             max_sequences=self.config.max_sequences,
             max_prefill_rows=self.config.prefill_chunk,
-            verify_width=self.config.verify_width,
+            verify_width=model.round_rows,
             prefill_multiple=model.pools.prefill_multiple,
         )
-        looks_up = self.config.draft == "lookup"
-        self._lookup = LookupSettings(self.config.lookup_min, self.config.lookup_max) if looks_up else None
+        self._drafter = make_drafter(self.config, model.draft)
+        self.context = make_context(self.config, model.runner, model.draft)
         self._request_ids = itertools.count()
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> GenerationResult:
@@ -97,39 +101,81 @@ class LLM:
         """A chunk of prefill for those who need it, then one round for each sequence that decodes."""
         plan = self._scheduler.plan()
         if plan.prefill:
-            chunks = [PrefillChunk(run.sequence, run.request.params, count) for run, count in plan.prefill]
+            chunks = [PrefillChunk(run.sequence, run.request.params, count, run.noise) for run, count in plan.prefill]
             for (run, count), verification in zip(plan.prefill, prefill(self.runner, chunks), strict=True):
                 if verification is None:
                     run.sequence.commit(count)
                 else:
-                    self._reject_and_commit(run, Proposal(), verification, first_rows=count)
+                    self._reject_and_commit(run, Proposal(), verification, StepClock(), first_rows=count)
+            self._keep_context([run for run, _ in plan.prefill])
         if plan.decode:
-            items = [VerifyItem(run.sequence, run.request.params, self._draft(run)) for run in plan.decode]
-            for run, item, verification in zip(plan.decode, items, verify(self.runner, items), strict=True):
-                self._reject_and_commit(run, item.proposal, verification)
+            clock = StepClock(self._context_s)
+            runs, items = self._draft(plan.decode)
+            clock.drafted()
+            verifications = verify(self.runner, items, self.config.rejection) if items else []
+            clock.verified()
+            if self.context is not None and items:
+                self.context.verified(RoundShape(tuple(item.num_rows for item in items), len(plan.prefill)))
+            for run, item, verification in zip(runs, items, verifications, strict=True):
+                self._reject_and_commit(run, item.proposal, verification, clock)
+            self._keep_context(runs)
         for run in plan.everyone:
             if run.finished:
                 self.withdraw(run)
 
+    def _draft(self, decoding: Sequence[Run]) -> tuple[list[Run], list[VerifyItem]]:
+        """Who goes on to verification, and with what; a request for which nothing may be drafted fails alone."""
+        runs: list[Run] = []
+        items: list[VerifyItem] = []
+        asked = [
+            DraftItem(run.sequence, self._width(run), run.request.params.temperature, run.noise) for run in decoding
+        ]
+        for run, drafted in zip(decoding, self._drafter.draft(asked), strict=True):
+            if isinstance(drafted, Fault):
+                run.fail(drafted)
+                continue
+            runs.append(run)
+            params = run.request.params
+            items.append(
+                VerifyItem(run.sequence, params, drafted.proposal, noise=run.noise, reservation=drafted.reservation)
+            )
+        return runs, items
+
+    def _width(self, run: Run) -> int:
+        own = run.request.params.draft_tokens
+        return max(0, min(self.config.draft_tokens if own is None else own, run.drafts_allowed))
+
     def _reject_and_commit(
-        self, run: Run, proposal: Proposal, verification: Verification | Fault, first_rows: int = 1
+        self,
+        run: Run,
+        proposal: Proposal,
+        verification: Verification | Fault,
+        clock: StepClock,
+        first_rows: int = 1,
     ) -> None:
         if isinstance(verification, Fault):
             run.fail(verification)
             return
+        start = time.perf_counter()
         acceptance = reject(proposal, verification, run.noise)
+        rejected = time.perf_counter()
         committed = commit(run.sequence, run.request, acceptance, first_rows)
-        run.record(acceptance, committed, time.perf_counter())
+        now = time.perf_counter()
+        times = clock.times(reject_s=rejected - start, commit_s=now - rejected)
+        run.record(acceptance, committed, now, times, reports_of(verification, committed, run.request.params))
         if self.observer is not None:
             self.observer.round(Round(run, proposal, verification, acceptance, committed))
+
+    def _keep_context(self, runs: Sequence[Run]) -> None:
+        """Behind the commits of a forward's sequences: the draft model's context of the rows that stayed."""
+        start = time.perf_counter()
+        if self.context is not None and runs:
+            self.context.committed([run.sequence for run in runs])
+        self._context_s = time.perf_counter() - start
 
     def withdraw(self, run: Run) -> None:
         """Take a request out, finished or not, and hand its blocks back; nothing happens when it is out already."""
         self._scheduler.remove(run)
-
-    def _draft(self, run: Run) -> Proposal:
-        width = min(self.config.draft_tokens, run.drafts_allowed)
-        return draft(run.sequence.token_ids, width, self._lookup)
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Resolve everything that a request leaves open, or say why it cannot run."""
@@ -143,8 +189,9 @@ class LLM:
                 f"the prompt has {len(token_ids)} tokens; allowed: up to {self.max_model_len - 1}, the context of "
                 f"{self.max_model_len} less one token to emit"
             )
+        self._check_sampling(params)
         max_tokens = min(params.max_tokens, room)
-        slots = len(token_ids) + max_tokens + self.config.verify_width
+        slots = len(token_ids) + max_tokens + self.model.round_rows
         if slots > self.pool.capacity_tokens:
             raise InputError(
                 f"the request needs {slots} KV slots (prompt {len(token_ids)}, reply {max_tokens}, one round); the "
@@ -160,6 +207,17 @@ class LLM:
                 self.tokenizer.eos_token_ids if params.stop_token_ids is None else frozenset(params.stop_token_ids)
             ),
         )
+
+    def _check_sampling(self, params: SamplingParams) -> None:
+        """What only the engine knows the limits of."""
+        vocab, drafts = self.runner.vocab_size, self.config.verify_width - 1
+        params.rules.check_vocabulary(vocab)
+        if params.logprobs is not None and params.logprobs > vocab:
+            raise InputError(f"logprobs is {params.logprobs}; allowed: up to the {vocab} tokens of the model")
+        if params.draft_tokens is not None and params.draft_tokens > drafts:
+            raise InputError(
+                f"draft-tokens of the request is {params.draft_tokens}; allowed: 0 to {drafts}, the engine's own"
+            )
 
     def _admit(self, request: Request) -> Run:
         run = Run(

@@ -10,10 +10,13 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import InputError
+from engine.loading_draft import draft_config, load_draft
 from engine.model.attention import Attention, DirectAttention, RoutedAttention
 from engine.model.checkpoint import Checkpoint
 from engine.model.decoder import Decoder
 from engine.model.device import ModelDevice, open_device
+from engine.model.dflash2_config import DFlash2Config, TargetSizes
+from engine.model.draft_runner import DraftRunner
 from engine.model.gguf_file import read_gguf
 from engine.model.hybrid import Hybrid
 from engine.model.hybrid_config import HybridConfig, LayerKind, read_hybrid_config
@@ -48,7 +51,8 @@ _KEPT_STATES = 32
 class LoadedModel:
     """A model ready to run, with the pools that its caches are cut into and the longest sequence it takes.
 
-    Attention layers have rows in ``cache``, GDN layers in ``states``; both count their own kind only.
+    Attention layers have rows in ``cache``, GDN layers in ``states``; both count their own kind only. A sequence takes
+    up to ``round_rows`` rows of its pools in a round. ``draft`` is the draft model, where one is asked for.
     """
 
     tokenizer: ChatTokenizer
@@ -57,7 +61,9 @@ class LoadedModel:
     cache: PagedKVCache
     max_model_len: int
     layers: tuple[LayerKind, ...]
+    round_rows: int
     states: RecurrentStates | None = None
+    draft: DraftRunner | None = None
 
     @property
     def pool(self) -> BlockPool:
@@ -86,11 +92,10 @@ def load_model(config: EngineConfig, group: Group | None = None) -> LoadedModel:
 
 def _load_llama(path: Path, config: EngineConfig, device: ModelDevice, group: Group) -> LoadedModel:
     file = read_gguf(path)
-    shard = llama_shard(
-        llama_config(file), group.size, group.rank, weight_format=weight_format(file), pad_heads=config.pad_heads
-    )
+    whole = llama_config(file)
+    shard = llama_shard(whole, group.size, group.rank, weight_format=weight_format(file), pad_heads=config.pad_heads)
     sizes = shard.local
-    limits = _limits(config, sizes.context_length)
+    limits = _limits(config, sizes.context_length, TargetSizes(whole.vocab_size, whole.hidden_size, whole.num_layers))
     tokenizer = tokenizer_from_gguf(file.metadata, str(path))
     cache = PagedKVCache(
         sizes.num_layers,
@@ -110,12 +115,21 @@ def _load_llama(path: Path, config: EngineConfig, device: ModelDevice, group: Gr
     pools = CachePools(blocks, prefixes=PrefixIndex(blocks) if config.prefix_reuse else None)
     runner = _runner(model, attention, config, limits, device, group)
     layers = (LayerKind.ATTENTION,) * sizes.num_layers
-    return LoadedModel(tokenizer, runner, pools, cache, limits.max_model_len, layers)
+    return LoadedModel(
+        tokenizer,
+        runner,
+        pools,
+        cache,
+        limits.max_model_len,
+        layers,
+        limits.round_rows,
+        draft=_draft(config, limits, runner, weights.embedding, weights.head),
+    )
 
 
 def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group: Group) -> LoadedModel:
     whole = read_hybrid_config(folder)
-    limits = _limits(config, whole.context_length)
+    limits = _limits(config, whole.context_length, TargetSizes(whole.vocab_size, whole.hidden_size, whole.num_layers))
     tokenizer = tokenizer_from_folder(folder, whole.vocab_size)
     shard = hybrid_shard(whole, group.size, group.rank)
     sizes = shard.local
@@ -133,7 +147,7 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group:
     )
     kept = _KEPT_STATES if config.prefix_reuse else 0
     # A sequence holds the state it stands at and, during a round, one behind each row; slot 0 belongs to nobody.
-    num_slots = config.max_sequences * (config.verify_width + 1) + kept + 1
+    num_slots = config.max_sequences * (limits.round_rows + 1) + kept + 1
     states = _states(sizes, num_slots, device)
     attention = _attention(cache, heads.num_heads, config, limits, device)
     room = _Room(max_positions=limits.max_positions, max_rows=limits.max_rows)
@@ -142,7 +156,33 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group:
     blocks, slots = BlockPool(limits.num_blocks, config.block_size), BlockPool(num_slots, 1)
     pools = CachePools(blocks, slots, PrefixIndex(blocks, slots, kept) if config.prefix_reuse else None)
     runner = _runner(model, attention, config, limits, device, group)
-    return LoadedModel(tokenizer, runner, pools, cache, limits.max_model_len, sizes.layers, states)
+    return LoadedModel(
+        tokenizer,
+        runner,
+        pools,
+        cache,
+        limits.max_model_len,
+        sizes.layers,
+        limits.round_rows,
+        states=states,
+        draft=_draft(config, limits, runner, weights.embedding, weights.head),
+    )
+
+
+def _draft(
+    config: EngineConfig, limits: _Limits, runner: ModelRunner, embedding: Weight, head: Weight
+) -> DraftRunner | None:
+    if limits.draft is None:
+        return None
+    return load_draft(
+        config,
+        limits.draft,
+        runner,
+        embedding=embedding,
+        head=head,
+        num_blocks=limits.num_blocks,
+        max_positions=limits.max_positions,
+    )
 
 
 def _states(sizes: HybridConfig, num_slots: int, device: ModelDevice) -> RecurrentStates:
@@ -197,23 +237,30 @@ class _Limits:
     max_positions: int
     max_rows: int
     num_blocks: int
+    round_rows: int
+    draft: DFlash2Config | None
 
     def max_blocks(self, block_size: int) -> int:
         """Blocks of the longest sequence."""
         return -(-self.max_positions // block_size)
 
 
-def _limits(config: EngineConfig, context_length: int) -> _Limits:
+def _limits(config: EngineConfig, context_length: int, target: TargetSizes) -> _Limits:
     max_model_len = config.max_model_len or context_length
     if max_model_len > context_length:
         raise InputError(f"max-model-len is {max_model_len}; the model's context allows up to {context_length}")
-    max_positions = max_model_len + config.verify_width
+    draft = draft_config(config, target, max_model_len)
+    # A drafted block takes the rows of the trained block, even where fewer of its tokens are verified.
+    round_rows = max(config.verify_width, 1 if draft is None else draft.block_size)
+    max_positions = max_model_len + round_rows
     return _Limits(
         max_model_len=max_model_len,
         max_positions=max_positions,
         max_rows=max(config.prefill_chunk, config.max_sequences * config.verify_width),
         # One full sequence with its drafts unless told otherwise, and block 0, which belongs to nobody.
         num_blocks=-(-(config.kv_cache_tokens or max_positions) // config.block_size) + 1,
+        round_rows=round_rows,
+        draft=draft,
     )
 
 
@@ -232,6 +279,7 @@ def _runner(
         max_logit_rows=config.max_sequences * config.verify_width,
         max_sequences=config.max_sequences,
         max_blocks=limits.max_blocks(config.block_size),
+        tap_layers=() if limits.draft is None else limits.draft.target_layer_ids,
         device=device,
         graphs=config.cuda_graphs,
         announce=Leader(group).announce if group.size > 1 and group.rank == 0 else None,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.model.tokenizer import TextStream
 from engine.request import Request
-from engine.result import GenerationResult, Recorder
+from engine.result import GenerationResult, Recorder, StepTimes, TokenReport
 from engine.sampling.random import Purpose, random_bits
 from engine.state.sequence import SequenceState
 from engine.steps.records import Acceptance, Committed, Fault, Proposal, Verification, unit_interval
@@ -49,12 +50,19 @@ class Run:
         """Drafts beyond the last token that may be emitted would be verified for nothing."""
         return self.request.max_tokens - self.sequence.num_emitted - 1
 
-    def record(self, acceptance: Acceptance, committed: Committed, now: float) -> None:
+    def record(
+        self,
+        acceptance: Acceptance,
+        committed: Committed,
+        now: float,
+        times: StepTimes,
+        reports: Sequence[TokenReport] = (),
+    ) -> None:
         """Take note of a first token or of a round; a finished text gives up its last incomplete character."""
         if self.recorder.begun:
-            self.recorder.round(acceptance, committed, now)
+            self.recorder.round(acceptance, committed, now, times, reports)
         else:
-            self.recorder.first_token(committed, now)
+            self.recorder.first_token(committed, now, reports)
         self.text += self.text_stream.push(committed.token_ids)
         if self.finished:
             self.text += self.text_stream.finish()

@@ -75,12 +75,14 @@ class ModelRunner:
         captures = graphs and device.device.type == "cuda" and attention.capturable
         self.graphs = ForwardGraphs(device.device) if captures else None
         self.taps = Taps.allocate(tap_layers, max_rows, model.hidden_size, device)
+        self.last_batch: Sequence[SequenceRows] = ()  # whose rows the taps and the logits hold
         self._model = model
         self._staged = StagedInputs(max_rows, max_logit_rows, max_sequences, max_blocks, device.device)
         self._hidden = device.zeros(max_rows, model.hidden_size)
         self._head_hidden = device.zeros(max_logit_rows, model.hidden_size)
         self._head_normed = device.zeros(max_logit_rows, model.hidden_size)
         self._logits = device.zeros(max_logit_rows, model.vocab_size, dtype=torch.float32)
+        self.last_logits = self._logits[:0]
         # The host's side as numpy arrays: writing a few integers through torch costs microseconds each.
         host = self._staged.host
         self._token_ids = host.token_ids.numpy()
@@ -110,11 +112,12 @@ class ModelRunner:
             )
         if self._announce is not None:
             self._announce(batch, prefill)
+        self.last_batch, self.last_logits = batch, self._logits[:wanted]
         self._staged.wait_until_writable()
         self._fill(batch)
         self._staged.upload_no_sync()
         self._run(_shape_of(batch, prefill), total, wanted)
-        return self._logits[:wanted]
+        return self.last_logits
 
     def _run(self, shape: BatchShape, total: int, wanted: int) -> None:
         prefill = shape.phase is Phase.PREFILL

@@ -21,6 +21,7 @@ from engine.sampling.distributions import target_probs, token_weights
 from engine.sampling.processors import NO_HISTORY, RowHistory, min_p_inplace, process_inplace
 from engine.sampling.rules import NO_RULES
 from engine.sampling.sampler import greedy
+from engine.state.sequence import SequenceState
 from engine.steps.records import DraftLaw, Fault, PointLaw, TargetLaw, TokenLaw, Verification
 from engine.steps.sparse import SparseLaw, compact_rows, sparse_refusal
 
@@ -43,13 +44,15 @@ class LogitsLaw:
 
     def probability(self, token_id: int) -> float:
         """See `TargetLaw`; asked of a whole row only."""
-        (weight,) = token_weights(self.logits, self.plan, torch.tensor([token_id]), self.temperature)
+        asked = torch.tensor([token_id], device=self.logits.device)
+        (weight,) = token_weights(self.logits, self.plan, asked, self.temperature)
         return weight.probability
 
     def draw(self, random_bits: int) -> int:
         """See `TargetLaw`."""
-        bits = torch.from_numpy(np.array([random_bits], dtype=np.uint64).view(np.int64))
-        excluded = torch.tensor([self.excluded])
+        device = self.logits.device
+        bits = torch.from_numpy(np.array([random_bits], dtype=np.uint64).view(np.int64)).to(device)
+        excluded = torch.tensor([self.excluded], device=device)
         drawn = int(ops.sampling_draw(self.logits, self.plan, bits, self.temperature, excluded=excluded))
         # Nothing is left without the excluded token: it had all the mass, and only rounding can have rejected it.
         return drawn if drawn != _NO_TOKEN else self.excluded
@@ -66,9 +69,16 @@ class LogitsLaw:
 
     def support(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """The tokens that the cutoffs keep, ascending, and their probabilities."""
-        probs = target_probs(self.logits, self.plan, self.temperature)[0].numpy()
+        probs = target_probs(self.logits, self.plan, self.temperature)[0].cpu().numpy()
         kept = np.flatnonzero(probs)
         return kept, probs[kept]
+
+
+def history_of(sequence: SequenceState, params: SamplingParams) -> RowHistory:
+    """What the penalties of a request are about, where it has any rules; otherwise nothing is copied."""
+    if params.rules == NO_RULES:
+        return NO_HISTORY
+    return RowHistory(sequence.token_ids[: sequence.num_prompt], sequence.emitted)
 
 
 def verification_of(
@@ -107,7 +117,7 @@ def _laws(first_position: int, logits: torch.Tensor, params: SamplingParams) -> 
         if _NO_TOKEN in best:
             return Fault(f"the logits of position {first_position + best.index(_NO_TOKEN)} are not finite")
         return tuple(PointLaw(token_id) for token_id in best)
-    settings = RowSettings.of([params] * len(logits))
+    settings = RowSettings.of([params] * len(logits), device=logits.device)
     plan = plan_cutoffs(logits, settings)
     for row, fault in enumerate(row_faults(plan)):
         if fault is not None:

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from engine.request import Request, SamplingParams
-from engine.result import Recorder
+from engine.result import Recorder, StepTimes
 from engine.steps.records import Acceptance, Committed, Fault, FinishReason, LastToken
 
 REQUEST = Request(0, (1, 2), SamplingParams(), seed=5, max_tokens=9, stop_token_ids=frozenset())
+TIMES = StepTimes(draft_s=0.03, verify_s=0.2, reject_s=0.01, commit_s=0.01)
 
 
 def recorder() -> Recorder:
@@ -18,8 +19,8 @@ def recorder() -> Recorder:
 def test_a_round_excludes_prefill_and_the_first_token() -> None:
     record = recorder()
     record.first_token(Committed((7,), None), 11.0)
-    record.round(Acceptance((8, 9), 10, LastToken.BONUS), Committed((8, 9, 10), None), 11.25)
-    record.round(Acceptance((), 11, LastToken.RECOVERED), Committed((11,), FinishReason.LENGTH), 11.5)
+    record.round(Acceptance((8, 9), 10, LastToken.BONUS), Committed((8, 9, 10), None), 11.25, TIMES)
+    record.round(Acceptance((), 11, LastToken.RECOVERED), Committed((11,), FinishReason.LENGTH), 11.5, TIMES)
     result = record.result("text")
     assert result.ttft_s == 1.0
     assert result.rounds == 2
@@ -36,7 +37,7 @@ def test_a_round_excludes_prefill_and_the_first_token() -> None:
 def test_only_drafts_that_became_text_count_as_accepted() -> None:
     record = recorder()
     record.first_token(Committed((7,), None), 11.0)
-    record.round(Acceptance((8, 9, 10), 11, LastToken.BONUS), Committed((8,), FinishReason.STOP), 12.0)
+    record.round(Acceptance((8, 9, 10), 11, LastToken.BONUS), Committed((8,), FinishReason.STOP), 12.0, TIMES)
     assert record.result("").acceptance_histogram == (0, 1, 0, 0)
 
 

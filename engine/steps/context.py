@@ -1,0 +1,68 @@
+"""The draft model's context: what the target's layers said of the accepted tokens, as keys and values of the draft.
+
+Which tokens are accepted decides what is *stored*, never what is computed. So the computation may run ahead, right
+after the target's forward and before its rows are judged; behind the commit the accepted rows are stored, the rejected
+ones are PAD. In order or ahead, every bit that can be observed is the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.model.draft_runner import DraftRunner
+from engine.model.runner import ModelRunner
+from engine.state.sequence import SequenceState
+
+ADMITTED = "ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundShape:
+    """What admission looks at: rows of each sequence in the round, and how many sequences prefill in the same step."""
+
+    rows: tuple[int, ...]
+    prefilling: int
+
+
+def pipeline_refusal(shape: RoundShape, full_rows: int) -> str | None:
+    """Why a round's context is computed in order, or None where it may run ahead.
+
+    Only uniform rounds are admitted: nobody prefills, and every sequence verifies ``full_rows`` = K+1 rows. Those are
+    the shapes that a captured graph would replay.
+    """
+    if shape.prefilling:
+        return "a sequence prefills"
+    if any(rows != full_rows for rows in shape.rows):
+        return "rows of the sequences differ from K+1"
+    return None
+
+
+class DraftContext:
+    """Follows every forward of the target. ``rounds`` counts what became of the rounds: ahead, or why not."""
+
+    def __init__(self, runner: ModelRunner, draft: DraftRunner, *, pipeline: bool, full_rows: int) -> None:
+        self.rounds: Counter[str] = Counter()
+        self._runner = runner
+        self._draft = draft
+        self._pipeline = pipeline
+        self._full_rows = full_rows
+        self._ahead = False
+
+    def verified(self, shape: RoundShape) -> None:
+        """Behind a verification and before its rows are judged: compute ahead where that is asked for and admitted."""
+        refusal = pipeline_refusal(shape, self._full_rows) if self._pipeline else "the pipeline is off"
+        self.rounds[refusal or ADMITTED] += 1
+        self._ahead = refusal is None
+        if self._ahead:
+            self._draft.compute_context(self._runner.last_batch)
+
+    def committed(self, sequences: Sequence[SequenceState]) -> None:
+        """Behind the commits of the last forward's batch, in its order: store the rows that stayed of each sequence."""
+        batch = self._runner.last_batch
+        if not self._ahead:
+            self._draft.compute_context(batch)
+        self._ahead = False
+        kept = [one.num_computed - rows.reservation.start for one, rows in zip(sequences, batch, strict=True)]
+        self._draft.store_context(batch, kept)
