@@ -84,10 +84,6 @@ class EngineConfig:
             raise InputError("kv-cache-dtype is 'float32'; allowed on CUDA: auto, float16, fp8_e4m3, fp8_e5m2")
         _within("draft-tokens", self.draft_tokens, 1, MAX_DRAFT_TOKENS)
         _within("lookup-min", self.lookup_min, 1, self.lookup_max)
-        _within("fusion-strong", self.fusion_strong, 1, self.lookup_max)
-        _within("fusion-weak", self.fusion_weak, 1, self.fusion_strong)
-        _within("fusion-tail", self.fusion_tail, 1, self.lookup_max)
-        _within("fusion-agree", self.fusion_agree, 0, MAX_DRAFT_TOKENS)
         _within("threads", self.threads, 0, MAX_THREADS)
         _within("block-size", self.block_size, 1, 1024)
         _within("max-sequences", self.max_sequences, 1, 256)
@@ -107,6 +103,11 @@ class EngineConfig:
             raise InputError(f"draft is {self.draft!r} with draft-model {self.draft_model}; {wanted}")
         if self.draft_is_model and (self.device != "cpu" or self.tp > 1):
             raise InputError(f"draft is {self.draft!r} on {self.device} with tp {self.tp}; allowed: on cpu with tp 1")
+        if self.draft_is_model and self.draft_looks_up:
+            _within("fusion-strong", self.fusion_strong, 1, self.lookup_max)
+            _within("fusion-weak", self.fusion_weak, 1, self.fusion_strong)
+            _within("fusion-tail", self.fusion_tail, 1, self.lookup_max)
+            _within("fusion-agree", self.fusion_agree, 0, MAX_DRAFT_TOKENS)
         if self.context_kv_graph:
             raise InputError(
                 f"context-kv-graph ({CONTEXT_KV_GRAPH_VARIABLE}) needs CUDA graphs, and draft models run on cpu; "
