@@ -129,6 +129,7 @@ def _exchange_port(ranks: Sequence[_Rank]) -> None:
     try:
         message = first.channel.recv()
     except EOFError:
+        first.process.join(_POLITE_SECONDS)
         raise _verdict(ranks) from None
     if isinstance(message, RankError):
         first.error = message
