@@ -1,0 +1,62 @@
+"""The models that rounds run on: a real one, a small hybrid one and a small Llama, each loaded once a setting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from suites.checkpoints.hybrid import random_tensors, write_checkpoint
+from suites.checkpoints.llama import LlamaSizes, write_random_llama
+from suites.recording import Record
+
+if TYPE_CHECKING:
+    from engine.llm import LLM
+
+EngineOf = Callable[..., "LLM"]
+
+
+@pytest.fixture
+def smollm2(native_library: str, record: Record) -> Path:
+    """The real model, or NOT_RUN with the reason."""
+    from engine.config import read_environment
+    from engine.errors import ModelFileError
+    from engine.model.weights_gguf import default_model_path
+
+    try:
+        return read_environment(os.environ).model or default_model_path()
+    except ModelFileError as missing:
+        record.not_run(str(missing))
+
+
+@pytest.fixture(scope="session")
+def hybrid(native_library: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three GDN layers and one of attention, 99 tokens, random weights."""
+    return write_checkpoint(tmp_path_factory.mktemp("hybrid"), random_tensors())
+
+
+@pytest.fixture(scope="session")
+def llama(native_library: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two layers, about a hundred tokens, random weights."""
+    sizes = LlamaSizes(layers=2, hidden=64, inner=96, heads=4, kv_heads=2, context=256)
+    return write_random_llama(tmp_path_factory.mktemp("llama") / "tiny.gguf", sizes)
+
+
+@pytest.fixture(scope="session")
+def engine_of() -> EngineOf:
+    """``engine_of(model, setting=value, ...)``: an engine, loaded once for all cases that ask for the same."""
+    from engine.config import EngineConfig
+    from engine.llm import LLM
+
+    loaded: dict[tuple[tuple[str, Any], ...], LLM] = {}
+
+    def engine(model: Path, **settings: Any) -> LLM:
+        key = (("model", model), *sorted(settings.items()))
+        if key not in loaded:
+            loaded[key] = LLM(EngineConfig(**{"model": model, "threads": 2, **settings}))
+        return loaded[key]
+
+    return engine
