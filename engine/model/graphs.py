@@ -36,7 +36,10 @@ class ForwardGraphs:
         fresh = graph is None
         if graph is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool):
+            with (
+                torch.cuda.device(self._device),
+                torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+            ):
                 forward()
             self._graphs[shape] = graph
             self.captured += 1

@@ -33,6 +33,17 @@ def emulated(library: Path, order: int = 0) -> Iterator[None]:
         _emulation = before
 
 
+@contextlib.contextmanager
+def suspended() -> Iterator[None]:
+    """Inside, CPU tensors belong to the CPU ops again, `emulated` or not: what an emulated answer is compared with."""
+    global _emulation
+    before, _emulation = _emulation, None
+    try:
+        yield
+    finally:
+        _emulation = before
+
+
 def device_type() -> str:
     """Where tensors of the CUDA ops must live: ``cuda``, or ``cpu`` inside `emulated`."""
     return "cuda" if _emulation is None else "cpu"

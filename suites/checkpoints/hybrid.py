@@ -43,11 +43,20 @@ def config_with_heads(times: int) -> dict[str, Any]:
 
 
 def random_tensors(
-    seed: int = 0, *, hidden: int = 48, inner: int = 80, value_dim: int = 12, times_heads: int = 1
+    seed: int = 0,
+    *,
+    hidden: int = 48,
+    inner: int = 80,
+    value_dim: int = 12,
+    times_heads: int = 1,
+    attention: tuple[int, int, int] = (4, 2, 32),
 ) -> dict[str, np.ndarray]:
-    """Tensors section by section, float32 values in fp64; sized so that no layer drowns another."""
+    """Tensors section by section, float32 values in fp64; sized so that no layer drowns another.
+
+    ``attention``: query heads, KV heads and head size, the heads before ``times_heads`` is applied.
+    """
     rng = np.random.default_rng(seed)
-    heads, kv_heads, dim = 4 * times_heads, 2 * times_heads, 32
+    heads, kv_heads, dim = attention[0] * times_heads, attention[1] * times_heads, attention[2]
     keys, value_heads = 32 * times_heads, 6 * times_heads
     values = value_heads * value_dim
 

@@ -88,6 +88,15 @@ def logit_gap(largest: float, products: int, *, group: int = 32, bits: int = 15)
     return float(2 * relative * largest)
 
 
+def half_logit_gap(largest: float, roundings: int) -> float:
+    """Gap between two logits that activations in float16 may close, ``roundings`` of them in a row.
+
+    A rounding moves a number by at most 2**-11 of itself, by 2**-11 / sqrt(3) in the root mean square; independent ones
+    add as squares, and both logits may move. ``largest``: as for `logit_gap`.
+    """
+    return float(2 * 2.0**-11 * np.sqrt(roundings / 3) * largest)
+
+
 def rms_norm(value: F64, width: int, arithmetic: Arithmetic = FP32) -> Tolerance:
     """Squares do not cancel and the root halves their relative error; 8u for 1/n, eps, a 2-ulp root and products."""
     relative = gamma(width + 3, arithmetic.accumulate) / 2 + 8 * arithmetic.accumulate
