@@ -9,10 +9,17 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
+from engine.cli_options import (
+    add_sampling_options,
+    add_speculation_options,
+    sampling_params,
+    speculation_settings,
+)
 from engine.config import EngineConfig, KvCacheDtype, read_environment
 from engine.diagnostics.cli import COMMANDS as DIAGNOSTIC_COMMANDS
 from engine.errors import InputError
@@ -36,6 +43,7 @@ examples:
   python -m engine "Why is the sky blue?"
   python -m engine --temperature 0.7 --top-k 20 --top-p 0.95 --seed 1 "Tell me about a fox."
   python -m engine --draft lookup "Repeat this word by word: the quick brown fox jumps over the lazy dog."
+  python -m engine --draft dflash2+lookup --draft-model DIR --draft-tokens 15 --model TARGET "Write a haiku."
   git diff | python -m engine --system "You review code." --max-tokens 400 -
   python -m engine --json "Name three colours." | jq .tokens_sha256
   python -m engine route --explain phase=decode kv_dtype=fp8_e4m3 kv_len=1025    which attention kernel, and why
@@ -48,7 +56,9 @@ round; milliseconds a round (prefill and the first token are outside); tokens a 
 SHA-256 over the token ids (first 16 digits); why the reply ended: "stop" by itself, "length" at the limit.
 
 environment: SM70_MODEL is the default of --model, SM70_THREADS of --threads; on CUDA those of the
-routing policy count as well (docs/routing.md).
+routing policy count as well (docs/routing.md). Off unless they are 1: VLLM_SM70_DFLASH2_FP32_LOGITS (ranks exchange
+logits in float32), VLLM_SM70_DFLASH2_CONTEXT_PIPELINE (the draft model's context is computed before it is known which
+tokens stay), VLLM_SM70_DFLASH2_CONTEXT_KV_GRAPH (that in CUDA graphs).
 exit codes: 0 ended by itself or at the limit, 1 the model gave no usable logits, 2 input that cannot be used,
 130 interrupted (figures so far are shown).
 """
@@ -67,13 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         if arguments and arguments[0] in COMMANDS:
             return COMMANDS[arguments[0]](arguments[1:])
         options = _parser().parse_args(arguments)
-        params = SamplingParams(
-            temperature=0.0 if options.greedy else options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            seed=options.seed,
-            max_tokens=options.max_tokens,
-        )
+        params = sampling_params(options)
         return _reply(options, _config(options), params)
     except InputError as error:
         _fail(str(error))
@@ -170,6 +174,14 @@ def _record(result: GenerationResult, llm: LLM) -> dict[str, Any]:
         "device": llm.config.device,
         "attention_routes": llm.runner.attention.routes(),
         "draft": llm.config.draft,
+        "rejection": llm.config.rejection,
+        "overhead_share": result.overhead_share,
+        "step_times_ms": [
+            {name.removesuffix("_s"): 1000 * seconds for name, seconds in asdict(times).items()}
+            for times in result.step_times
+        ],
+        "context_rounds": {} if llm.context is None else llm.context.rounds,
+        "logprobs": [asdict(report) for report in result.logprobs],
     }
 
 
@@ -177,8 +189,8 @@ def _config(options: argparse.Namespace) -> EngineConfig:
     environment = read_environment(os.environ)
     return EngineConfig(
         model=options.model or environment.model,
-        draft=options.draft,
-        draft_tokens=options.draft_tokens,
+        **speculation_settings(options, environment),
+        fp32_logits=environment.fp32_logits,
         threads=environment.threads if options.threads is None else options.threads,
         device=options.device,
         cuda_graphs=not options.eager,
@@ -201,24 +213,8 @@ def _parser() -> argparse.ArgumentParser:
     text = parser.add_argument_group("prompt")
     text.add_argument("--system", metavar="TEXT", help="system message; default: the model's own")
     text.add_argument("--raw", action="store_true", help="no chat template: continue the text as it is")
-    sampling = parser.add_argument_group("sampling")
-    how = sampling.add_mutually_exclusive_group()
-    how.add_argument("--greedy", action="store_true", help="the most likely token each time (the default)")
-    how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="above 0: draw; 0: greedy (default)")
-    sampling.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K best; 0: off (default)")
-    sampling.add_argument("--top-p", type=float, default=1.0, metavar="P", help="nucleus mass; 1.0: off (default)")
-    sampling.add_argument("--seed", type=int, metavar="N", help="same seed, same tokens; default: a fresh one")
-    sampling.add_argument("--max-tokens", type=int, default=256, metavar="N", help="limit of the reply (default 256)")
-    speculation = parser.add_argument_group("speculation")
-    speculation.add_argument(
-        "--draft",
-        choices=("none", "lookup"),
-        default="none",
-        help="lookup drafts from the request's own text; the tokens' law does not change (default: none)",
-    )
-    speculation.add_argument(
-        "--draft-tokens", type=int, default=7, metavar="K", help="tokens drafted a round at most (default 7)"
-    )
+    add_sampling_options(parser)
+    add_speculation_options(parser)
     machine = parser.add_argument_group("model and machine")
     machine.add_argument(
         "--model",

@@ -9,6 +9,8 @@ import pytest
 from engine.config import EngineConfig, read_environment
 from engine.errors import InputError
 
+MODEL = {"draft": "dflash2", "draft_model": Path("d")}
+
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
@@ -20,6 +22,14 @@ from engine.errors import InputError
         ({"threads": -1}, "threads is -1; allowed: 0 to 256"),
         ({"kv_cache_dtype": "fp8"}, "kv-cache-dtype is 'fp8'; allowed: auto, float32, float16, fp8_e4m3, fp8_e5m2"),
         ({"max_model_len": 1}, "max-model-len is 1; allowed: 2 or more"),
+        ({"draft": "dflash2"}, "draft is 'dflash2' with draft-model None; give its folder with draft-model"),
+        ({"draft_model": Path("d")}, "draft is 'none' with draft-model d; leave draft-model out"),
+        ({"rejection": "none"}, "rejection is 'none'; allowed: dense, sparse"),
+        ({"context_pipeline": True}, "context-pipeline (VLLM_SM70_DFLASH2_CONTEXT_PIPELINE) with draft 'none'"),
+        ({**MODEL, "context_kv_graph": True}, "context-kv-graph (VLLM_SM70_DFLASH2_CONTEXT_KV_GRAPH) needs CUDA"),
+        ({**MODEL, "device": "cuda"}, "draft is 'dflash2' on cuda with tp 1; allowed: on cpu with tp 1"),
+        ({**MODEL, "draft": "dflash2+lookup", "fusion_weak": 7}, "fusion-weak is 7; allowed: 1 to 6"),
+        ({**MODEL, "draft": "dflash2+lookup", "fusion_strong": 13}, "fusion-strong is 13; allowed: 1 to 12"),
     ],
 )
 def test_wrong_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -36,5 +46,11 @@ def test_environment() -> None:
     defaults = read_environment({"SM70_MODEL": "/models/x.gguf", "SM70_THREADS": "3"})
     assert (defaults.model, defaults.threads) == (Path("/models/x.gguf"), 3)
     assert read_environment({}).model is None
+    pipeline = "VLLM_SM70_DFLASH2_CONTEXT_PIPELINE"
+    assert read_environment({pipeline: "1"}).context_pipeline
+    assert not read_environment({pipeline: "0"}).context_pipeline
+    assert read_environment({"VLLM_SM70_DFLASH2_CONTEXT_KV_GRAPH": "1"}).context_kv_graph
+    with pytest.raises(InputError, match=f"{pipeline} is 'yes'; allowed: 0, 1"):
+        read_environment({pipeline: "yes"})
     with pytest.raises(InputError, match="SM70_THREADS is 'many'; allowed: a whole number"):
         read_environment({"SM70_THREADS": "many"})

@@ -1,0 +1,122 @@
+"""Options of `python -m engine` that say how tokens are chosen and drafted, and the records that they become."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, get_args
+
+from engine.config import DraftKind, EnvironmentDefaults, Rejection
+from engine.errors import InputError
+from engine.request import SamplingParams
+from engine.sampling.rules import LogitsRules
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """How each token is chosen."""
+    sampling = parser.add_argument_group("sampling")
+    how = sampling.add_mutually_exclusive_group()
+    how.add_argument("--greedy", action="store_true", help="the most likely token each time (the default)")
+    how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="above 0: draw; 0: greedy (default)")
+    sampling.add_argument("--top-k", type=int, default=0, metavar="K", help="draw from the K best; 0: off (default)")
+    sampling.add_argument("--top-p", type=float, default=1.0, metavar="P", help="nucleus mass; 1.0: off (default)")
+    sampling.add_argument("--min-p", type=float, default=0.0, metavar="P", help="least share of the likeliest; 0: off")
+    sampling.add_argument("--repetition-penalty", type=float, default=1.0, metavar="X", help="1.0: off (default)")
+    sampling.add_argument("--presence-penalty", type=float, default=0.0, metavar="X", help="0: off (default)")
+    sampling.add_argument("--frequency-penalty", type=float, default=0.0, metavar="X", help="0: off (default)")
+    sampling.add_argument(
+        "--logit-bias", action="append", default=[], metavar="ID:X", help="add X to a token's logit; may be repeated"
+    )
+    sampling.add_argument("--allow-ids", metavar="ID,ID", help="the only token ids that may be drawn")
+    sampling.add_argument("--ban-ids", metavar="ID,ID", help="token ids that may never be drawn")
+    sampling.add_argument(
+        "--logprobs", type=int, metavar="N", help="with --json: log probability of each token and of the N likeliest"
+    )
+    sampling.add_argument("--seed", type=int, metavar="N", help="same seed, same tokens; default: a fresh one")
+    sampling.add_argument("--max-tokens", type=int, default=256, metavar="N", help="limit of the reply (default 256)")
+
+
+def add_speculation_options(parser: argparse.ArgumentParser) -> None:
+    """What is drafted, and how drafts are judged."""
+    speculation = parser.add_argument_group("speculation (the tokens' law does not change)")
+    speculation.add_argument(
+        "--draft",
+        choices=get_args(DraftKind),
+        default="none",
+        help="lookup drafts from the request's own text, dflash2 with a draft model, dflash2+lookup with both "
+        "(default: none)",
+    )
+    speculation.add_argument(
+        "--draft-model", type=Path, metavar="DIR", help="the folder of a DFlash2 checkpoint made for the model"
+    )
+    speculation.add_argument(
+        "--draft-tokens", type=int, default=7, metavar="K", help="tokens drafted a round at most (default 7)"
+    )
+    for name, default, what in (
+        ("weak", 6, "match length that may replace drafts which agree with it"),
+        ("strong", 6, "match length that replaces drafts by itself"),
+        ("agree", 0, "drafted tokens that must agree with a weak match"),
+        ("tail", 4, "match length that may continue a drafted block"),
+    ):
+        speculation.add_argument(
+            f"--fusion-{name}", type=int, default=default, metavar="N", help=f"{what} (default {default})"
+        )
+    speculation.add_argument(
+        "--rejection",
+        choices=get_args(Rejection),
+        default="dense",
+        help="judge drafts on whole rows, or on the few tokens that top-k can keep; same tokens (default: dense)",
+    )
+
+
+def sampling_params(options: argparse.Namespace) -> SamplingParams:
+    """The request's record. Raises ``InputError`` for values that mean nothing."""
+    rules = LogitsRules(
+        repetition_penalty=options.repetition_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        min_p=options.min_p,
+        logit_bias=dict(_bias(entry) for entry in options.logit_bias),
+        allowed_ids=None if options.allow_ids is None else _ids("allow-ids", options.allow_ids),
+        banned_ids=frozenset() if options.ban_ids is None else _ids("ban-ids", options.ban_ids),
+    )
+    return SamplingParams(
+        temperature=0.0 if options.greedy else options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+        rules=rules,
+        logprobs=options.logprobs,
+    )
+
+
+def speculation_settings(options: argparse.Namespace, environment: EnvironmentDefaults) -> dict[str, Any]:
+    """Fields of the engine's config."""
+    return {
+        "draft": options.draft,
+        "draft_model": options.draft_model,
+        "draft_tokens": options.draft_tokens,
+        "fusion_weak": options.fusion_weak,
+        "fusion_strong": options.fusion_strong,
+        "fusion_agree": options.fusion_agree,
+        "fusion_tail": options.fusion_tail,
+        "rejection": options.rejection,
+        "context_pipeline": environment.context_pipeline,
+        "context_kv_graph": environment.context_kv_graph,
+    }
+
+
+def _ids(name: str, text: str) -> frozenset[int]:
+    try:
+        return frozenset(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(f"{name} is {text!r}; allowed: whole numbers with commas between them, as in 5,17") from error
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, value = text.partition(":")
+    try:
+        return int(token), float(value)
+    except ValueError as error:
+        raise InputError(f"logit-bias is {text!r}; allowed: ID:X, as in 42:-5.5") from error
