@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from harness import __version__, exchange_cli, history_cli, machine_cli
+from harness import __version__, exchange_cli, history_cli, machine_cli, nightly_cli
 from harness.lease import DEFAULT_WAIT_S
 from harness.power import command as power
 from harness.run import DEFAULT_TIMEOUT_S
@@ -61,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     _report(commands)
     _merge(commands)
     history_cli.add_commands(_adder(commands))
+    nightly_cli.add_commands(_adder(commands))
     exchange_cli.add_commands(_adder(commands))
     _selftest(commands)
     machine_cli.add_commands(_adder(commands))

@@ -21,7 +21,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NoReturn
 
-from harness import exchange_cli, history_cli, machine_cli
+from harness import exchange_cli, history_cli, machine_cli, nightly_cli
 from harness.arguments import build_parser, split_arguments
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "accept": accept_command,
         "report": report_command,
         "history": history_command,
+        "nightly": nightly_command,
         "merge": merge_command,
         "export": lambda chosen: exchange_cli.export_command(chosen, print),
         "import": lambda chosen: exchange_cli.import_command(chosen, print),
@@ -301,6 +302,13 @@ def history_command(options: argparse.Namespace) -> int:
     width = min(get_terminal_size().columns, 120)
     with output(options.output) as write:
         return history_cli.history_command(options, write, color=sys.stdout.isatty(), width=width)
+
+
+def nightly_command(options: argparse.Namespace) -> int:
+    """``harness nightly``."""
+    width = min(get_terminal_size().columns, 120)
+    with output(options.output) as write:
+        return nightly_cli.nightly_command(options, write, color=sys.stdout.isatty(), width=width)
 
 
 def rendered(form: str, comparison: Comparison, decision: GateDecision, head: Evidence, base: Evidence | None) -> bytes:

@@ -25,6 +25,11 @@ from harness.model import (
 )
 
 NAMED = 3
+_BAD_NUMBER = {
+    MetricOutcome.WORSE: "{n} worse",
+    MetricOutcome.CHANGED: "{n} changed",
+    MetricOutcome.MISSING: "{n} no longer stated",
+}
 _GRAVITY = (
     ExitCode.INTERRUPTED,
     ExitCode.EVIDENCE_BROKEN,
@@ -93,6 +98,15 @@ def _scope_reasons(comparison: Comparison) -> Iterable[Reason]:
             yield Reason(ExitCode.EVIDENCE_BROKEN, f"scope {row.scope}: no case ran")
 
 
+def regressed(row: CaseRow | MetricRow) -> bool:
+    """Whether this row alone is a regression. A skip that the base does not contradict is a matter of coverage."""
+    if isinstance(row, MetricRow):
+        return row.outcome in _BAD_NUMBER
+    if row.outcome is CaseOutcome.SKIPPED:
+        return _newly_skipped(row)
+    return row.outcome in (CaseOutcome.BROKEN, CaseOutcome.MISSING) or _newly_flaky(row)
+
+
 def _case_reasons(rows: Sequence[CaseRow]) -> Iterable[Reason]:
     def some(matches: Callable[[CaseRow], bool], text: str) -> Iterable[Reason]:
         nodes = [row.node for row in rows if matches(row)]
@@ -103,10 +117,11 @@ def _case_reasons(rows: Sequence[CaseRow]) -> Iterable[Reason]:
     yield from some(lambda row: row.outcome is CaseOutcome.BROKEN and row.base is None, "{n} new and not passing")
     yield from some(lambda row: row.outcome is CaseOutcome.MISSING, "{n} missing")
     yield from some(_newly_skipped, "{n} skipped that passed at base")
-    yield from some(
-        lambda row: row.outcome is CaseOutcome.FLAKY and row.base is not CaseStatus.FLAKY,
-        "{n} flaky: failed, then passed",
-    )
+    yield from some(_newly_flaky, "{n} flaky: failed, then passed")
+
+
+def _newly_flaky(row: CaseRow) -> bool:
+    return row.outcome is CaseOutcome.FLAKY and row.base is not CaseStatus.FLAKY
 
 
 def _newly_skipped(row: CaseRow) -> bool:
@@ -116,11 +131,7 @@ def _newly_skipped(row: CaseRow) -> bool:
 
 
 def _metric_reasons(rows: Sequence[MetricRow]) -> Iterable[Reason]:
-    for outcome, text in (
-        (MetricOutcome.WORSE, "{n} worse"),
-        (MetricOutcome.CHANGED, "{n} changed"),
-        (MetricOutcome.MISSING, "{n} no longer stated"),
-    ):
+    for outcome, text in _BAD_NUMBER.items():
         names = [f"{row.node} {row.name}" for row in rows if row.outcome is outcome]
         if names:
             yield Reason(ExitCode.REGRESSION, _counted(text, names, "number"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.history import History, Series, Step, Streak
 from harness.model import MetricOutcome
+from harness.nights import NIGHTS_TO_CONFIRM
 from harness.report.document import (
     Block,
     Bullets,
@@ -28,7 +29,6 @@ from harness.report.sections import rows as shared
 from harness.report.words import METRIC_TONE, count, device_limits, listed, number, percent, quantity, visible
 
 TREND_FIGURES = 12
-NIGHTS_TO_CONFIRM = 2
 _REST = "the JSON or CSV form lists every point"
 
 Moved = tuple[Series, Step]

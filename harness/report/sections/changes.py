@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.model import CaseOutcome, CaseRow, CaseStatus, Comparison, Difference, MetricOutcome, MetricRow
+from harness.gate import regressed
+from harness.model import CaseOutcome, CaseRow, Comparison, Difference, MetricOutcome, MetricRow
 from harness.report.document import Block, Bullets, Cell, Line, Paragraph, Section, Table, Tone
 from harness.report.sections import rows as shared
 from harness.report.sections.rows import Footnotes
@@ -28,8 +29,8 @@ _ORDER = (
     "BETTER",
     "NEW",
 )
+COLUMNS = ("Outcome", "Case or metric", "Base", "Head", "Why")
 _MANY_ALIKE = 4
-_BAD_METRIC = (MetricOutcome.WORSE, MetricOutcome.CHANGED, MetricOutcome.MISSING)
 _DOUBTFUL = (CaseOutcome.FLAKY, CaseOutcome.QUARANTINED, MetricOutcome.INCOMPARABLE, MetricOutcome.UNDECIDED)
 _IMPROVED = (CaseOutcome.FIXED, MetricOutcome.BETTER, CaseOutcome.NEW, MetricOutcome.NEW)
 
@@ -55,17 +56,6 @@ def sorted_out(comparison: Comparison) -> Changes:
     )
 
 
-def regressed(row: Row) -> bool:
-    """Whether the gate counts this row as a regression. A skip that the base does not contradict is coverage only."""
-    if isinstance(row, MetricRow):
-        return row.outcome in _BAD_METRIC
-    if row.outcome is CaseOutcome.SKIPPED:
-        return row.base is not None and row.base.green and row.head is CaseStatus.SKIPPED
-    if row.outcome is CaseOutcome.FLAKY:
-        return row.base is not CaseStatus.FLAKY
-    return row.outcome in (CaseOutcome.BROKEN, CaseOutcome.MISSING)
-
-
 def section(comparison: Comparison, changes: Changes, footnotes: Footnotes) -> Section:
     """Scopes that went wrong as a whole, what forbids comparing, then every row that changed, then the alarms."""
     problems = tuple(f"scope {visible(row.scope)}: {visible(row.problem)}" for row in comparison.scopes if row.problem)
@@ -88,7 +78,7 @@ def section(comparison: Comparison, changes: Changes, footnotes: Footnotes) -> S
         blocks.append(Paragraph("Every case and every metric came out as it did in the base.", Tone.GOOD))
     brief = [Line("SCOPE", problem.removeprefix("scope "), Tone.BAD) for problem in problems]
     brief += [Line("NOT ALIKE", _difference_text(row), Tone.DOUBT, visible(row.reason)) for row in fatal]
-    brief += [_line(row) for row in changes.regressed[: shared.LISTED]]
+    brief += [line(row) for row in changes.regressed[: shared.LISTED]]
     brief += _doubt_lines(changes.doubtful)
     brief += [Line("LOOK AT", visible(alarm), Tone.DOUBT) for alarm in comparison.alarms]
     if changes.improved:
@@ -121,11 +111,11 @@ def _only_new(found: tuple[Row, ...]) -> bool:
 
 
 def _table(key: str, caption: str, found: tuple[Row, ...], footnotes: Footnotes, *, folded: bool) -> Table:
-    columns = ("Outcome", "Case or metric", "Base", "Head", "Why")
-    return shared.table(key, caption, columns, found, lambda row: _cells(row, footnotes), row_header=1, folded=folded)
+    return shared.table(key, caption, COLUMNS, found, lambda row: cells(row, footnotes), row_header=1, folded=folded)
 
 
-def _cells(row: Row, footnotes: Footnotes) -> tuple[Cell, ...]:
+def cells(row: Row, footnotes: Footnotes) -> tuple[Cell, ...]:
+    """A changed row under ``COLUMNS``."""
     if isinstance(row, CaseRow):
         base, head = shared.case_sides(row)
         return (
@@ -170,14 +160,15 @@ def _doubt_lines(doubtful: tuple[Row, ...]) -> list[Line]:
     lines: list[Line] = []
     for (_, _, reason), rows in alike.items():
         if len(rows) < _MANY_ALIKE:
-            lines += map(_line, rows)
+            lines += map(line, rows)
         else:
             things = count(len(rows), "case" if isinstance(rows[0], CaseRow) else "metric")
             lines.append(Line(rows[0].outcome.value, f"{things}: {visible(reason)}", Tone.DOUBT))
     return lines
 
 
-def _line(row: Row) -> Line:
+def line(row: Row) -> Line:
+    """A changed row on the one-screen form."""
     if isinstance(row, CaseRow):
         base, head = shared.case_sides(row)
         why = f": {visible(row.reason)}" if row.reason else ""
