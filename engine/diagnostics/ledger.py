@@ -66,7 +66,7 @@ class VerifierLedger:
         """See `RoundObserver`. The end of a prompt is no round."""
         if seen.run.sequence.num_emitted == len(seen.committed.token_ids):
             return
-        logits = self._logits_of(seen)
+        logits = self.logits_of(seen)
         # What the request's rules change was changed in these logits before the round was decided.
         params = replace(seen.run.request.params, rules=NO_RULES, logprobs=None)
         first = seen.verification.first_position
@@ -86,7 +86,7 @@ class VerifierLedger:
             )
         )
 
-    def _logits_of(self, seen: Round) -> torch.Tensor:
+    def logits_of(self, seen: Round) -> torch.Tensor:
         """The rows of this request in the last forward."""
         start = 0
         for rows in self._runner.last_batch:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from suites.checkpoints.hybrid import random_tensors, write_checkpoint
+from suites.checkpoints.dflash2 import draft_config, random_draft, write_draft
+from suites.checkpoints.hybrid import CONFIG, random_tensors, write_checkpoint
 from suites.checkpoints.llama import LlamaSizes, write_random_llama
 from suites.recording import Record
 
@@ -36,6 +37,20 @@ def smollm2(native_library: str, record: Record) -> Path:
 def hybrid(native_library: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three GDN layers and one of attention, 99 tokens, random weights."""
     return write_checkpoint(tmp_path_factory.mktemp("hybrid"), random_tensors())
+
+
+@pytest.fixture(scope="session")
+def draft_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DFlash2 draft of two layers for the hybrid model: blocks of 8, 16 candidates, random weights."""
+    config = draft_config(CONFIG)
+    return write_draft(tmp_path_factory.mktemp("draft"), random_draft(config), config)
+
+
+@pytest.fixture(scope="session")
+def wide_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with 64 candidates: more of what a flat law may draw, so more is accepted."""
+    config = draft_config(CONFIG, selector_top_k=64)
+    return write_draft(tmp_path_factory.mktemp("wide-draft"), random_draft(config), config)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -297,7 +298,7 @@ def test_noise_shared_by_draft_and_recovery_would_show() -> None:
         judged_by = Sharing(noise) if shared else noise
         return reject(Proposal((token,), (draft_law,)), targets, judged_by).emitted[0]
 
-    right, wrong = (exact_law(lambda noise, shared=shared: first(noise, shared)) for shared in (False, True))
+    right, wrong = (exact_law(functools.partial(first, shared=shared)) for shared in (False, True))
     assert [right[token] for token in range(4)] == pytest.approx(target, abs=EXACT)
     assert max(abs(wrong.get(token, 0.0) - target[token]) for token in range(4)) > 0.01
 

@@ -12,10 +12,12 @@ import torch
 from engine.diagnostics.drift import compare, drift
 from engine.diagnostics.forced import PROBS, ForcedRun, config_of, force
 from engine.diagnostics.replay import ReplayReport, ReplayRound, random_rounds, replay
-from engine.diagnostics.snapshot import first_difference
+from engine.diagnostics.snapshot import Snapshot, first_difference, snapshot
 from engine.errors import InputError
 from engine.llm import LLM
+from engine.loading import LoadedModel
 from engine.request import SamplingParams
+from engine.state.sequence import SequenceState
 from suites.recording import Record
 from suites.spec_decode.conftest import EngineOf
 
@@ -81,18 +83,16 @@ def test_one_changed_element_is_named(
     tensor: str, layer: int, hybrid: Path, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: an element of one layer is moved behind the second round of the replayed sequence alone."""
-    from engine.diagnostics import replay as module
+    calls: list[SequenceState] = []
 
-    original, calls = module.snapshot, []
-
-    def spoilt(model: object, sequence: object) -> dict[str, torch.Tensor]:
-        found = original(model, sequence)  # type: ignore[arg-type]
+    def spoilt(model: LoadedModel, sequence: SequenceState) -> Snapshot:
+        found = snapshot(model, sequence)
         calls.append(sequence)
         if len(calls) == 4:
             found[f"layer {layer} {tensor}"].view(-1)[7] += 0.5
         return found
 
-    monkeypatch.setattr(module, "snapshot", spoilt)
+    monkeypatch.setattr("engine.diagnostics.replay.snapshot", spoilt)
     report = replayed(engine_of(hybrid, **GENEROUS), random_rounds(0, 99, 4, 7))
     assert report.failed_round == 1
     assert report.difference is not None
