@@ -64,7 +64,10 @@ class Checkpoint:
         return name in self._home
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
-        """One tensor of exactly ``shape`` as float32."""
+        """One tensor of exactly ``shape`` as float32; E4M3 rows come with a scale each, ``name_scale`` [n, 1]."""
+        if f"{name}_scale" in self:
+            codes = self._take(name, shape, (torch.float8_e4m3fn,))
+            return codes.float() * self._take(f"{name}_scale", (shape[0], 1), (torch.float32,))
         return self._take(name, shape, _FLOATS).float()
 
     def take_table(self, name: str, *shape: int) -> torch.Tensor:

@@ -20,6 +20,9 @@ LARGEST_SCALE = 448.0
 
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
+VALUES = (*_MAGNITUDES, *(-value for value in _MAGNITUDES))
+"""What the 16 codes stand for."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Nvfp4Matrix:
@@ -52,7 +55,7 @@ class Nvfp4Matrix:
     def dequantize(self) -> torch.Tensor:
         """float32 [n, k]."""
         nibbles = torch.stack((self.codes & 15, self.codes >> 4), dim=-1).flatten(1).long()
-        table = torch.tensor([*_MAGNITUDES, *(-value for value in _MAGNITUDES)], device=self.codes.device)
+        table = torch.tensor(VALUES, device=self.codes.device)
         return table[nibbles] * self.scales.float().repeat_interleave(BLOCK, dim=1) * self.global_scale
 
 
