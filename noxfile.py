@@ -218,6 +218,37 @@ def nightly(session: nox.Session) -> None:
 
 
 @nox.session
+def ab(session: nox.Session) -> None:
+    """Is one commit slower than another, or is it noise? `-- BASE HEAD` (WORKTREE is uncommitted work), `--bisect`."""
+    _build(session)
+    if reason := _model_reason(session):
+        session.error(f"nothing can be timed: {reason}")
+    if not session.posargs:
+        session.error("name two commits: nox -s ab -- main HEAD")
+    finished = subprocess.run([str(PYTHON), "-m", "harness", "ab", *session.posargs], cwd=ROOT)
+    _end_with(session, finished.returncode)
+
+
+@nox.session
+def power(session: nox.Session) -> None:
+    """How often the A/B verdict finds a planted delay, beside two other rules: goes on where it stopped."""
+    _build(session)
+    if reason := _model_reason(session):
+        session.error(f"nothing can be timed: {reason}")
+    arguments = session.posargs or ["run"]
+    finished = subprocess.run([str(PYTHON), "-m", "harness", "power", *arguments], cwd=ROOT)
+    _end_with(session, finished.returncode)
+
+
+def _end_with(session: nox.Session, code: int) -> None:
+    """End this call with the exit code that the harness gave."""
+    global _gate_code
+    _gate_code = code
+    if code:
+        session.error(f"the harness says {code}")
+
+
+@nox.session
 def bundle(session: nox.Session) -> None:
     """Seal this call's run (or `-- RUN_DIR`), compare it with the committed baseline, print the verdict."""
     global _gate_code

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from harness import __version__, exchange_cli, history_cli, machine_cli, nightly_cli
+from harness.ab import command as ab
 from harness.lease import DEFAULT_WAIT_S
 from harness.power import command as power
 from harness.run import DEFAULT_TIMEOUT_S
@@ -22,6 +23,7 @@ the usual way:
   python -m harness compare BASE HEAD             any two bundles, runs or baselines
   python -m harness accept A B --reason '...'     move the baseline on purpose
   python -m harness history artifacts/bundles     what changed over many bundles
+  python -m harness ab main HEAD                  is HEAD slower than main, or is it noise?
   python -m harness doctor                        what on this machine will spoil a measurement
   python -m harness lease run -- COMMAND          hold the GPUs, or the CPU, exclusively meanwhile
 
@@ -65,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     exchange_cli.add_commands(_adder(commands))
     _selftest(commands)
     machine_cli.add_commands(_adder(commands))
+    ab.add_commands(_adder(commands))
     power.add_commands(_adder(commands))
     return parser
 

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import io
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NoReturn
 
 from harness import exchange_cli, history_cli, machine_cli, nightly_cli
+from harness.ab import command as ab
 from harness.arguments import build_parser, split_arguments
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options = parser.parse_args(own)
     if pytest_args and options.command not in ("run", "lease"):
         parser.error(f"harness {options.command} takes nothing after --")
-    options.pytest_args = pytest_args
+    options.pytest_args, options.own = pytest_args, own
     signal.signal(signal.SIGTERM, _as_interrupt)
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
         "run": run_command,
@@ -65,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "selftest": selftest_command,
         "lease": lambda chosen: machine_cli.lease_command(chosen, pytest_args, say, print),
         "doctor": lambda chosen: machine_cli.doctor_command(chosen, print),
+        "ab": lambda chosen: ab.ab_command(chosen, say, print),
         "power": lambda chosen: power.power_command(chosen, say, print),
     }
     collecting = gc.isenabled()
@@ -78,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             say(f"  -> {error.hint}")
         code = error.code
     except KeyboardInterrupt:
-        say("harness: interrupted")
+        say("harness: interrupted; what was being written is whole or absent")
+        say(f"  -> go on with: {_again(options)}")
         code = ExitCode.INTERRUPTED
     except BrokenPipeError:  # `harness report ... | head`
         sys.stderr.close()
@@ -87,6 +91,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if collecting:
             gc.enable()
     raise SystemExit(int(code))
+
+
+def _again(options: argparse.Namespace) -> str:
+    """The command line that takes an interrupted command up again, every option as it was given."""
+    own = list(options.own)
+    if options.command == "run":
+        own += [] if options.resume else ["--resume"]
+        own += [] if "--run-dir" in " ".join(own) else ["--run-dir", str(options.run_dir)]
+    after = ["--", *options.pytest_args] if options.pytest_args else []
+    return shlex.join(["python", "-m", "harness", *own, *after])
 
 
 def _as_interrupt(number: int, frame: object) -> NoReturn:
@@ -112,7 +126,7 @@ def run_command(options: argparse.Namespace) -> int:
     not_run = dict(_scope_and_reason(text) for text in options.not_run)
     names = list(dict.fromkeys([*options.scopes, *not_run]))
     _check_scopes([name for name in names if name not in not_run], options.suites)
-    run_dir = options.run_dir or Path("artifacts/runs") / new_run_id()
+    run_dir = options.run_dir = options.run_dir or Path("artifacts/runs") / new_run_id()
     requests = [
         ScopeRun(name, root, options.suites, options.pytest_args, options.timeout)
         for name in names
@@ -128,9 +142,7 @@ def run_command(options: argparse.Namespace) -> int:
             )
     except Interrupted as error:
         line.clear()
-        raise Interrupted(
-            str(error), f"go on with: python -m harness run {' '.join(names)} --resume --run-dir {run_dir}"
-        ) from error
+        raise Interrupted(str(error), f"go on with: {_again(options)}") from error
     decision = decide_run(summaries)
     for reason in decision.reasons:
         say(f"  {reason}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from harness.ab.repeat import Repeat, tokens_sha256
 from harness.model import Assume, Better, Pairing, Samples
 from harness.records import AnyLine, CaseEnd, CaseStart, MetricLine, SamplesLine, TokensLine
@@ -37,8 +39,11 @@ def samples_of(repeats: Sequence[Repeat], quantity: str, pairing: Pairing | None
     )
 
 
-def lines(arm: str, repeats: Sequence[Repeat], pairings: Mapping[str, Pairing], problem: str) -> list[AnyLine]:
-    """The records of one arm of one side: its tokens, its times where nothing went wrong, and how it ended."""
+def lines(arm: str, repeats: Sequence[Repeat], pairings: Mapping[str, Pairing | None], problem: str) -> list[AnyLine]:
+    """The records of one arm of one side: its tokens, its times where nothing went wrong, and how it ended.
+
+    ``pairings`` has every quantity that is stated, with ``None`` where the repeats had no partners.
+    """
     found: list[AnyLine] = [CaseStart(schema=SCHEMA, node=node(arm), group=arm)]
     if repeats:
         found += _work(repeats[0])
@@ -87,7 +92,6 @@ def _work(repeat: Repeat) -> list[AnyLine]:
 
 
 def _samples_line(samples: Samples) -> SamplesLine:
-    assert samples.pairing is not None
     return SamplesLine(
         schema=SCHEMA,
         node=samples.node,
@@ -98,5 +102,5 @@ def _samples_line(samples: Samples) -> SamplesLine:
         control=samples.control,
         rounds=samples.rounds,
         unfit=samples.unfit,
-        pairing=samples.pairing,
+        pairing=msgspec.UNSET if samples.pairing is None else samples.pairing,
     )

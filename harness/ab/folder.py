@@ -1,6 +1,6 @@
 """What a session leaves: a run folder of each side that ``seal`` accepts, every repeat's own bytes in it.
 
-``<session>/base`` and ``<session>/head`` hold one scope, ``ab``: its records follow from ``repeats/*.json``, which are
+``<session>-base`` and ``<session>-head`` hold one scope, ``ab``: its records follow from ``repeats/*.json``, which are
 what the workers printed, and from ``scope.json``, which says which of them count. ``check_repeats`` derives them anew.
 """
 
@@ -45,13 +45,12 @@ class SideFolder:
         """Keep what a worker printed, as it came."""
         write_new(self.folder / "repeats" / name, printed)
 
-    def finish(self, session: Session, argv: Sequence[str], facts: Mapping[str, str], problem: str) -> None:
-        """Write records, environment and ``scope.json``. ``problem``: why this side has no times; empty otherwise."""
-        about = _about(session, self.side, problem)
+    def finish(self, about: Mapping[str, Any], argv: Sequence[str], facts: Mapping[str, str]) -> None:
+        """Write records, environment and ``scope.json``; ``about``: see ``about_session`` and ``about_alone``."""
         read = {path.name: path.read_bytes() for path in sorted((self.folder / "repeats").iterdir())}
         write_new(self.folder / "records.jsonl", derive(about, read, self.side))
         write_atomic(self.folder / "environment.json", json_bytes(dict(sorted(facts.items()))))
-        write_atomic(self.folder / "log.txt", f"{session.ended}\n{session.problem}\n".encode())
+        write_atomic(self.folder / "log.txt", f"{about['ended']}\n{about['problem']}\n".encode())
         record = {
             "schema": SCHEMA,
             "scope": SCOPE,
@@ -69,8 +68,11 @@ class SideFolder:
         write_atomic(self.folder / "scope.json", json_bytes(record))
 
 
-def _about(session: Session, side: str, problem: str) -> dict[str, Any]:
-    """Which repeats count and how they are judged: with the repeats' bytes, all that the records follow from."""
+def about_session(session: Session, side: str, problem: str) -> dict[str, Any]:
+    """Which repeats count and how they are judged: with the repeats' bytes, all that the records follow from.
+
+    ``problem``: why this side has no times; empty where it has.
+    """
     pairs = session.pairs
     pairings: dict[str, dict[str, Any]] = {}
     for arm in session.ask.arms if pairs else ():
@@ -89,6 +91,22 @@ def _about(session: Session, side: str, problem: str) -> dict[str, Any]:
     }
 
 
+def about_alone(session: str, side: str, counted: Mapping[str, Sequence[str]], why: str) -> dict[str, Any]:
+    """The same for a side that was measured without the other: times that nothing is compared with."""
+    return {
+        "version": VERSION,
+        "side": side,
+        "session": session,
+        "ended": why,
+        "problem": "",
+        "counted": {arm: list(names) for arm, names in counted.items()},
+        "warm_up": dict.fromkeys(counted, ""),
+        "pairings": {arm: dict.fromkeys(QUANTITIES) for arm in counted},
+        "excused": [],
+        "doubts": [],
+    }
+
+
 def _pairing(session: Session, arm: str, quantity: str) -> Pairing | None:
     return samples(session, "base", arm, quantity).pairing
 
@@ -99,7 +117,8 @@ def derive(about: Mapping[str, Any], read: Mapping[str, bytes], side: str) -> by
     for arm, counted in about["counted"].items():
         warm_up = [name for name in [about["warm_up"][arm]] if name in read]
         repeats = [_of(arm, read, name, side) for name in counted or warm_up]
-        pairings = {name: Pairing(**pairing) for name, pairing in about["pairings"].get(arm, {}).items()}
+        told = about["pairings"].get(arm, {})
+        pairings = {name: Pairing(**pairing) if pairing else None for name, pairing in told.items()}
         nothing = "" if counted else f"no pair was measured: {about['problem'] or about['ended']}"
         found += lines(arm, repeats, pairings, about["problem"] or nothing)
     return encode_lines(found)

@@ -9,7 +9,10 @@ from harness.ab.repeat import Prompt, Repeat
 
 @dataclass(frozen=True, slots=True)
 class SameWork:
-    """Why two repeats may not be compared. For other tokens: of which prompt, from which token on, and both ids."""
+    """Why two repeats may not be compared.
+
+    For other tokens: of which prompt, from which position on, both ids there, and what stood ``before`` them.
+    """
 
     arm: str
     what: str
@@ -18,6 +21,7 @@ class SameWork:
     position: int | None = None
     base_token: int | None = None
     head_token: int | None = None
+    before: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.arm}, {self.what}: {self.reason}"
@@ -42,7 +46,7 @@ def _other_prompt(arm: str, what: str, left: Prompt, right: Prompt) -> SameWork 
     for position, (one, other) in enumerate(zip(left.token_ids, right.token_ids, strict=False)):
         if one != other:
             reason = f"other tokens: prompt {left.name!r}, token {position}: {one}, then {other}"
-            return SameWork(arm, what, reason, left.name, position, one, other)
+            return SameWork(arm, what, reason, left.name, position, one, other, left.token_ids[:position])
     if len(left.token_ids) != len(right.token_ids):
         counts = f"{len(left.token_ids)} and {len(right.token_ids)} tokens"
         return SameWork(

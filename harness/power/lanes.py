@@ -40,7 +40,13 @@ def side_by_side(
     threads = [threading.Thread(target=work, args=(cores,)) for cores in lanes]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        setup.stop.set()  # the trials under way end with the process that runs now
+        for thread in threads:
+            thread.join()
+        raise
     if failures:
         raise failures[0]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.ab.figures import FIRST_TOKEN, ROUND
@@ -25,7 +26,7 @@ class OutOfTime(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How workers are started, and when to give up (``clock`` seconds; infinity for never)."""
+    """How workers are started, and when to give up: at ``deadline`` (in ``clock`` seconds) or when ``stop`` is set."""
 
     root: Path
     argv: tuple[str, ...]
@@ -33,6 +34,7 @@ class Setup:
     environment: Mapping[str, str]
     deadline: float = float("inf")
     clock: Callable[[], float] = time.monotonic
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
 def run_trial(setup: Setup, delay: int, index: int, cores: tuple[int, ...]) -> Result:
@@ -40,7 +42,7 @@ def run_trial(setup: Setup, delay: int, index: int, cores: tuple[int, ...]) -> R
     started = setup.clock()
 
     def make(side: str, arms: tuple[str, ...], number: int) -> dict[str, Repeat]:
-        if setup.clock() > setup.deadline:
+        if setup.stop.is_set() or setup.clock() > setup.deadline:
             raise OutOfTime("the time of the study is over")
         planted = delay if side == HEAD else 0
         environment = {**setup.environment, DELAY_VARIABLE: str(planted)}

@@ -1,0 +1,78 @@
+"""``harness ab BASE HEAD`` and ``harness ab --bisect GOOD BAD``: the command line, and what a person is told."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.lease import DEFAULT_WAIT_S
+
+Say = Callable[[str], None]
+DEFAULT_ARMS = ("greedy-plain", "greedy-lookup")
+
+
+def add_commands(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add ``ab`` to the command line."""
+    ab = add_parser(
+        "ab",
+        help="is one commit slower than another, or is it noise?",
+        description="Build two commits in work trees of their own, run them in turn on the same cores or GPU, decide.",
+        epilog="""\
+examples:
+  harness ab main HEAD                     is HEAD slower than main?
+  harness ab HEAD WORKTREE                 is what I have not committed yet slower?
+  harness ab HEAD HEAD                     A/A: what this machine reports where nothing changed
+  harness ab main HEAD --arm sampled-plain --margin 0.02 --budget 900
+  harness ab --bisect v1.0 HEAD            which commit made it slower?
+exit codes: 0 not slower, 1 slower (or head's worker crashes), 2 usage or a side that does not build, 3 a repeat gave no
+sound measurement, 4 other tokens or unfit: nothing to compare, 5 undecided, only with --strict
+""",
+    )
+    ab.add_argument("base", metavar="BASE", help="a commit, a branch, or WORKTREE; with --bisect, GOOD")
+    ab.add_argument("head", metavar="HEAD", help="the same; with --bisect, BAD")
+    ab.add_argument("--bisect", action="store_true", help="find the first commit after BASE that is slower than BASE")
+    ab.add_argument("--arm", action="append", default=[], help=f"default: {', '.join(DEFAULT_ARMS)}")
+    ab.add_argument(
+        "--margin", type=float, default=0.01, metavar="FRACTION", help="least change worth a word (default: 0.01)"
+    )
+    ab.add_argument(
+        "--alpha", type=float, default=0.05, help="error over all arms and looks together (default: %(default)g)"
+    )
+    ab.add_argument("--pairs", type=int, default=24, help="at most so many pairs, an even number (default: 24)")
+    ab.add_argument("--budget", type=float, default=1800.0, metavar="SECONDS", help="stop after (default: %(default)g)")
+    ab.add_argument("--cores", default="", metavar="N,...", help="run both sides on these (default: all usable)")
+    ab.add_argument("--repeat-timeout", type=float, default=600.0, metavar="SECONDS", help="end a repeat after")
+    ab.add_argument(
+        "--keep-all", action="store_true", help="leave no block out, whatever a throttle bit or other processes say"
+    )
+    ab.add_argument("--strict", action="store_true", help="undecided ends in exit code 5")
+    ab.add_argument("--out", type=Path, default=Path("artifacts/ab/sessions"), help="default: %(default)s")
+    ab.add_argument("--bundles", type=Path, default=Path("artifacts/bundles"), help="default: %(default)s")
+    ab.add_argument("--lease", choices=("auto", "none"), default="auto", help="default: %(default)s")
+    ab.add_argument("--lease-timeout", type=float, default=DEFAULT_WAIT_S, metavar="SECONDS", help="default: 600")
+    # How a worker is started, in case another engine's tree has one: it must answer as ours does.
+    ab.add_argument("--worker", default="", metavar="MODULE", help="python -m MODULE ARM... (default: our own)")
+
+
+def ab_command(options: argparse.Namespace, say: Say, show: Say) -> int:
+    """``harness ab``."""
+    from harness.ab.compare import Comparing
+    from harness.ab.search import bisect
+
+    if not (0 < options.margin < 1 and 0 < options.alpha < 1):
+        raise UsageError(f"--margin {options.margin} --alpha {options.alpha}: give fractions between 0 and 1")
+    options.arm = options.arm or list(DEFAULT_ARMS)
+    options.cores = cores_of(options.cores)
+    comparing = Comparing(Path.cwd(), options, say, show)
+    if options.bisect:
+        return bisect(comparing, options.base, options.head)
+    return comparing.compare(options.base, options.head).code
+
+
+def cores_of(text: str) -> tuple[int, ...]:
+    """``4,5`` as core numbers."""
+    if text and not all(part.isdecimal() for part in text.split(",")):
+        raise UsageError(f"--cores {text}: give core numbers, as in 4,5")
+    return tuple(int(part) for part in text.split(",") if part)

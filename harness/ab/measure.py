@@ -1,0 +1,181 @@
+"""The flow of one comparison: a session of two built sides, watched, into a run folder each. Decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.ab import history
+from harness.ab.figures import ROUND
+from harness.ab.folder import SCOPE, SideFolder, about_alone, about_session
+from harness.ab.repeat import Repeat, RepeatError, run_repeat, run_worker
+from harness.ab.same_work import SameWork
+from harness.ab.session import BASE, HEAD, Ask, Session, run_session, samples
+from harness.ab.sides import Side
+from harness.files import json_bytes, write_atomic
+from harness.gpus import visible_gpus
+from harness.observe import LEASE_FILE, TELEMETRY_FILE, Watch
+from harness.pairs import control_spread
+from harness.rundir import RunDir, open_run
+from harness.telemetry import between, read_samples, sampling
+from harness.witness import witness
+
+ALONE_REPEATS = 3
+EXPLAIN_S = 300.0
+AA_HISTORY = Path("artifacts/ab/aa.jsonl")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished session: where its folders are, and what the two choices of a differing token were worth."""
+
+    session: Session
+    folder: Path
+    gaps: tuple[str, ...] = ()
+
+    def run_folder(self, side: str) -> Path:
+        """The run folder of a side, as ``seal`` takes it."""
+        return run_folder(self.folder, side)
+
+
+def run_folder(place: Path, side: str) -> Path:
+    """``<session>-base`` and ``<session>-head``: a bundle is named after its run folder."""
+    return place.with_name(f"{place.name}-{side}")
+
+
+@contextlib.contextmanager
+def _folders(place: Path) -> Iterator[dict[str, SideFolder]]:
+    with contextlib.ExitStack() as stack:
+        runs: dict[str, RunDir] = {
+            side: stack.enter_context(open_run(run_folder(place, side))) for side in (BASE, HEAD)
+        }
+        yield {side: SideFolder.begin(side, run) for side, run in runs.items()}
+
+
+def measure(
+    ask: Ask,
+    sides: dict[str, Side],
+    place: Path,
+    watch: Watch,
+    timeout_s: float,
+    tell: Callable[[Session], None],
+    *,
+    keep_all: bool = False,
+) -> Measured:
+    """Run the session of two built sides and write a run folder of each beside ``place``, named after it.
+
+    ``keep_all``: a block counts whatever a witness says about the time in which it was measured.
+    """
+    facts = {name: side.facts() for name, side in sides.items()}
+    machine = history.machine_of(facts[HEAD])
+    ask = replace(ask, history=history.spreads(AA_HISTORY, machine))
+    gpus = [gpu.uuid for gpu in watch.gpus]
+    with _folders(place) as folders:
+        telemetry = folders[HEAD].folder / TELEMETRY_FILE
+
+        def make(name: str, arms: tuple[str, ...], number: int) -> dict[str, Repeat]:
+            try:
+                printed, repeats = run_repeat(sides[name].launch(timeout_s), arms, number)
+            except RepeatError as error:
+                raise _gpu_lost(error, gpus) from error
+            if lost := watch.lost():
+                raise RepeatError(f"repeat {number}: {lost}", "nothing measured since then counts")
+            first = next(iter(repeats.values())).source
+            folders[name].keep(_free_name(folders[name].folder / "repeats", first), printed)
+            return repeats
+
+        def excuses(started: float, ended: float) -> Sequence[str]:
+            if keep_all:
+                return ()
+            seen = between(read_samples(telemetry), started, ended) if telemetry.exists() else []
+            return witness(seen, _spare(sides[BASE].cores)).doubts
+
+        with sampling(telemetry, watch=os.getpid(), gpus=gpus):
+            session = run_session(ask, make, time.monotonic, excuses, tell)
+        gaps = explain(session.difference, sides) if session.difference else ()
+        for name, side in sides.items():
+            problem = session.problem if session.side == name else ""
+            folder = folders[name]
+            folder.finish(about_session(session, name, problem), side.launch(timeout_s).argv, facts[name])
+            if watch.lease is not None:
+                write_atomic(folder.folder / LEASE_FILE, json_bytes(watch.lease.record.json()))
+            if name == BASE and telemetry.exists():
+                write_atomic(folder.folder / TELEMETRY_FILE, telemetry.read_bytes())
+    if session.pairs and not session.difference:
+        history.add(AA_HISTORY, machine, ask.session, _spreads(session))
+    return Measured(session, place, gaps)
+
+
+def _free_name(folder: Path, name: str) -> str:
+    """A block that is measured again has new numbers, so a name is free unless somebody else writes here."""
+    if (folder / name).exists():
+        raise RepeatError(f"{folder / name} is there already: another session writes into this folder")
+    return name
+
+
+def _spare(cores: Sequence[int]) -> float:
+    """Processors that the measurement leaves to others."""
+    return float((os.cpu_count() or len(cores)) - len(cores))
+
+
+def _spreads(session: Session) -> dict[str, float]:
+    return {
+        arm: control_spread(*(samples(session, side, arm, ROUND) for side in (BASE, HEAD))) for arm in session.ask.arms
+    }
+
+
+def _gpu_lost(error: RepeatError, before: Sequence[str]) -> RepeatError:
+    """The same failure, named for what it is where a GPU that was there is gone."""
+    if not before:
+        return error
+    now = {gpu.uuid for gpu in visible_gpus(os.environ)[0]}
+    gone = [uuid for uuid in before if uuid not in now]
+    if not gone:
+        return error
+    return RepeatError(
+        f"{', '.join(gone)} was lost while it was measured: {error}",
+        "look at the driver's log (dmesg, Xid); what was measured on the other GPUs does not count as this session's",
+    )
+
+
+def measure_alone(session: str, side: Side, arms: Sequence[tuple[str, ...]], place: Path, why: str) -> Path:
+    """Measure one side a few times because the other cannot be built: its evidence is kept, nothing is compared."""
+    counted: dict[str, list[str]] = {arm: [] for group in arms for arm in group}
+    with open_run(run_folder(place, side.name)) as run:
+        folder = SideFolder.begin(side.name, run)
+        launch = side.launch(EXPLAIN_S)
+        for number in range(ALONE_REPEATS):
+            for group in arms:
+                printed, repeats = run_repeat(launch, group, number)
+                for arm, repeat in repeats.items():
+                    counted[arm].append(repeat.source)
+                folder.keep(next(iter(repeats.values())).source, printed)
+        about = about_alone(session, side.name, counted, why)
+        folder.finish(about, launch.argv, side.facts())
+    return run_folder(place, side.name) / SCOPE
+
+
+def explain(difference: SameWork, sides: dict[str, Side]) -> tuple[str, ...]:
+    """What both sides' logits say about the two tokens where the texts part; why not, where a side cannot tell."""
+    if difference.position is None or difference.base_token is None or difference.head_token is None:
+        return ()
+    candidates = [difference.base_token, difference.head_token]
+    question = {"prompt": difference.prompt, "emitted": list(difference.before), "candidates": candidates}
+    said = []
+    for name, side in sides.items():
+        arguments = [difference.arm, "--gap", json.dumps(question)]
+        try:
+            answer = json.loads(run_worker(side.launch(EXPLAIN_S), arguments, f"the worker of {name}"))
+            one, other = (float(answer[str(token)]) for token in candidates)
+        except (RepeatError, ValueError, KeyError, TypeError):
+            said.append(f"{name}: its worker cannot tell its logits there")
+            continue
+        said.append(
+            f"{name}: logit of {candidates[0]} is {one:.5f}, of {candidates[1]} {other:.5f}, gap {one - other:+.5f}"
+        )
+    return tuple(said)
