@@ -99,23 +99,32 @@ def finished(physical: torch.Tensor, admitted: Admitted, bias: torch.Tensor | No
     return torch.split(logical, list(admitted.section_widths) or [admitted.logical_n], dim=1)
 
 
-def adapt_nvfp4(admitted: Admitted, parts: Sequence[Nvfp4Matrix], bias: torch.Tensor | None = None) -> AdaptedLinear:
-    """A rank's rows of a fused NVFP4 projection, in order.
+def adapt_nvfp4(
+    admitted: Admitted,
+    parts: Sequence[Nvfp4Matrix],
+    bias: torch.Tensor | None = None,
+    *,
+    device: torch.device | None = None,
+) -> AdaptedLinear:
+    """A rank's rows of a fused NVFP4 projection, in order, for ``device`` (where the parts are, if None).
 
     Raises ``InputError`` for global scales that cannot be made one, ``ValueError`` for other shapes than admitted.
     """
     whole = join(one_global_scale(parts))
     _check_rows(admitted, len(whole.codes))
     rows = admitted.physical_n
-    scales = padded_rows(whole.scales.view(torch.uint8), rows).view(torch.float8_e4m3fn)
-    return AdaptedLinear(admitted, Nvfp4Matrix(padded_rows(whole.codes, rows), scales, whole.global_scale).pack(), bias)
+    codes = padded_rows(whole.codes, rows).to(device)
+    scales = padded_rows(whole.scales.view(torch.uint8), rows).view(torch.float8_e4m3fn).to(device)
+    return AdaptedLinear(admitted, Nvfp4Matrix(codes, scales, whole.global_scale).pack(), bias)
 
 
-def adapt_int4(admitted: Admitted, matrix: Int4Matrix, bias: torch.Tensor | None = None) -> AdaptedLinear:
+def adapt_int4(
+    admitted: Admitted, matrix: Int4Matrix, bias: torch.Tensor | None = None, *, device: torch.device | None = None
+) -> AdaptedLinear:
     """A rank's rows of an int4 projection with zero points. Raises ``ValueError`` for other shapes than admitted."""
     _check_rows(admitted, len(matrix.codes))
     rows = admitted.physical_n
-    codes, scales, zeros = (padded_rows(part, rows) for part in (matrix.codes, matrix.scales, matrix.zeros))
+    codes, scales, zeros = (padded_rows(part, rows).to(device) for part in (matrix.codes, matrix.scales, matrix.zeros))
     return AdaptedLinear(admitted, functional.pack_int4(codes, scales, zeros), bias)
 
 
