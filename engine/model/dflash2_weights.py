@@ -23,13 +23,15 @@
 ``candidate_selector.successor_codebook``
 ==============================================  ===================================================================
 
-A norm's weight is the factor itself (no offset of 1). Linear layers have no bias. Stored as float32, float16 or
-bfloat16, computed in float32. The forward is described in `engine.model.dflash2`.
+A norm's weight is the factor itself (no offset of 1). Linear layers have no bias. Stored as float32, float16,
+bfloat16, or float8_e4m3fn with the scale of each row beside it (``NAME_scale``, float32 [rows, 1]); matrices that are
+stored in float16 stay so in memory. Computed in float32. The forward is described in `engine.model.dflash2`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -39,15 +41,15 @@ from engine.model.dflash2_config import DFlash2Config
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvWeights:
-    """One grouped dynamic convolution, float32."""
+    """One grouped dynamic convolution."""
 
-    base: torch.Tensor  # [2 sides, taps, H]
+    base: torch.Tensor  # [2 sides, taps, H], float32
     projection: torch.Tensor  # [2 * taps * groups, H]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftLayer:
-    """One layer, float32."""
+    """One layer: norms in float32, matrices in float32 or float16."""
 
     input_norm: torch.Tensor  # [H]
     attention_conv: ConvWeights
@@ -63,7 +65,7 @@ class DraftLayer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DFlash2Weights:
-    """The whole draft model, float32."""
+    """The whole draft model: norms in float32, matrices in float32 or float16."""
 
     config: DFlash2Config
     fc: torch.Tensor  # [H, taps * H]
@@ -78,15 +80,16 @@ class DFlash2Weights:
 def load_dflash2(checkpoint: Checkpoint, config: DFlash2Config) -> DFlash2Weights:
     """Take every tensor of the model. Raises ``ModelFileError`` for one that is missing, misshapen or unknown."""
     take, hidden = checkpoint.take, config.hidden_size
+    table = partial(_matrix, checkpoint)
     weights = DFlash2Weights(
         config=config,
-        fc=take("fc.weight", hidden, len(config.target_layer_ids) * hidden),
+        fc=table("fc.weight", hidden, len(config.target_layer_ids) * hidden),
         hidden_norm=take("hidden_norm.weight", hidden),
         layers=tuple(_layer(checkpoint, f"layers.{index}.", config) for index in range(config.num_layers)),
         final_norm=take("norm.weight", hidden),
-        selector_hidden=take("candidate_selector.hidden_projection.weight", config.selector_rank, hidden),
-        predecessors=take("candidate_selector.predecessor_codebook", config.vocab_size, config.selector_rank),
-        successors=take("candidate_selector.successor_codebook", config.vocab_size, config.selector_rank),
+        selector_hidden=table("candidate_selector.hidden_projection.weight", config.selector_rank, hidden),
+        predecessors=table("candidate_selector.predecessor_codebook", config.vocab_size, config.selector_rank),
+        successors=table("candidate_selector.successor_codebook", config.vocab_size, config.selector_rank),
     )
     checkpoint.refuse_leftovers()
     return weights
@@ -94,24 +97,29 @@ def load_dflash2(checkpoint: Checkpoint, config: DFlash2Config) -> DFlash2Weight
 
 def _layer(checkpoint: Checkpoint, prefix: str, config: DFlash2Config) -> DraftLayer:
     take, hidden, inner, dim = checkpoint.take, config.hidden_size, config.intermediate_size, config.head_dim
+    table = partial(_matrix, checkpoint)
     heads = (("q", config.num_heads), ("k", config.num_kv_heads), ("v", config.num_kv_heads))
 
     def conv(name: str) -> ConvWeights:
         rows = 2 * config.conv_kernel * config.conv_groups
         return ConvWeights(
             base=take(f"{prefix}{name}.base_kernel", 2, config.conv_kernel, hidden),
-            projection=take(f"{prefix}{name}.kernel_projection.weight", rows, hidden),
+            projection=table(f"{prefix}{name}.kernel_projection.weight", rows, hidden),
         )
 
     return DraftLayer(
         input_norm=take(f"{prefix}input_layernorm.weight", hidden),
         attention_conv=conv("attention_conv"),
-        qkv=torch.cat([take(f"{prefix}self_attn.{name}_proj.weight", count * dim, hidden) for name, count in heads]),
+        qkv=torch.cat([table(f"{prefix}self_attn.{name}_proj.weight", count * dim, hidden) for name, count in heads]),
         q_norm=take(f"{prefix}self_attn.q_norm.weight", dim),
         k_norm=take(f"{prefix}self_attn.k_norm.weight", dim),
-        out_proj=take(f"{prefix}self_attn.o_proj.weight", hidden, config.num_heads * dim),
+        out_proj=table(f"{prefix}self_attn.o_proj.weight", hidden, config.num_heads * dim),
         mlp_norm=take(f"{prefix}post_attention_layernorm.weight", hidden),
         mlp_conv=conv("mlp_conv"),
-        gate_up=torch.cat([take(f"{prefix}mlp.{name}_proj.weight", inner, hidden) for name in ("gate", "up")]),
-        down=take(f"{prefix}mlp.down_proj.weight", hidden, inner),
+        gate_up=torch.cat([table(f"{prefix}mlp.{name}_proj.weight", inner, hidden) for name in ("gate", "up")]),
+        down=table(f"{prefix}mlp.down_proj.weight", hidden, inner),
     )
+
+
+def _matrix(checkpoint: Checkpoint, name: str, *shape: int) -> torch.Tensor:
+    return checkpoint.take(name, *shape) if f"{name}_scale" in checkpoint else checkpoint.take_table(name, *shape)

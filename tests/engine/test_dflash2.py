@@ -35,11 +35,20 @@ ERROR = 8 * 96 * 8 * 2.0**-24 * 4
 class World:
     """A random draft model with target parts of its own, and sequences whose tap rows are random too."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], max_sequences: int = 3) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        max_sequences: int = 3,
+        dtype: torch.dtype = torch.float32,
+        rounded: bool = False,
+    ) -> None:
         rng = np.random.default_rng(5)
         self.config = config
         self.tensors = random_draft(config, seed=1)
-        write_draft(folder, self.tensors, config)
+        if rounded:
+            self.tensors = {name: tensor.astype(np.float16) for name, tensor in self.tensors.items()}
+        write_draft(folder, self.tensors, config, dtype)
         self.embedding = rng.normal(size=(VOCAB, HIDDEN)).astype(np.float32).astype(np.float64)
         self.head = (rng.normal(size=(VOCAB, HIDDEN)) * 0.5).astype(np.float32).astype(np.float64)
         sizes = read_dflash2_config(folder)
@@ -155,6 +164,18 @@ def test_neighbours_chunks_and_cache_places_change_no_bit(world: World) -> None:
         assert np.array_equal(solo.candidate_ids[0], lattice.candidate_ids[index])
         assert torch.equal(solo.scores[0], lattice.scores[index])
         alone.release()
+
+
+def test_half_precision_weights_are_the_same_numbers(tmp_path: Path) -> None:
+    """Weights that float16 holds exactly, stored in either format: the same bits come out."""
+    lattices = []
+    for dtype in (torch.float32, torch.float16):
+        world = World(tmp_path / str(dtype), DRAFT, dtype=dtype, rounded=True)
+        sequence = world.sequence(30)
+        world.forward([sequence], [world.rows(11, seed=2)], [11])
+        lattices.append(world.draft([sequence]))
+    assert np.array_equal(lattices[0].candidate_ids, lattices[1].candidate_ids)
+    assert torch.equal(lattices[0].scores, lattices[1].scores)
 
 
 def test_rejected_rows_leave_no_trace(world: World) -> None:

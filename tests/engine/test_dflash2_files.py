@@ -119,8 +119,11 @@ def test_weights_are_read(tmp_path: Path, dtype: torch.dtype) -> None:
     layer = weights.layers[1]
     assert layer.qkv.shape == (128, 48)
     assert layer.mlp_conv.base.shape == (2, 2, 48)
-    expected = torch.from_numpy(tensors["layers.1.self_attn.k_proj.weight"]).to(dtype).float()
-    assert torch.equal(layer.qkv[64:96], expected)
+    expected = torch.from_numpy(tensors["layers.1.self_attn.k_proj.weight"]).to(dtype)
+    kept = torch.float16 if dtype == torch.float16 else torch.float32
+    assert layer.qkv.dtype == layer.down.dtype == weights.successors.dtype == kept
+    assert layer.k_norm.dtype == torch.float32
+    assert torch.equal(layer.qkv[64:96].float(), expected.float())
 
 
 @pytest.mark.parametrize(

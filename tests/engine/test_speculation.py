@@ -79,8 +79,7 @@ def test_neighbours_crowding_and_prefixes_change_no_token(target: Path, draft: P
     alone = [said(llm.generate(prompt, HOT)) for prompt in prompts]
     crowded = engine(target, draft, kv_cache_tokens=136, block_size=8, prefill_chunk=12, prefix_reuse=True)
     for _ in range(2):
-        together = crowded.generate_batch(prompts, HOT)
-        assert [said(result)[:2] for result in together] == [one[:2] for one in alone]
+        assert [said(result) for result in crowded.generate_batch(prompts, HOT)] == alone
     assert [said(result) for result in llm.generate_batch(prompts, HOT)] == alone
 
 
