@@ -64,16 +64,23 @@ class Checkpoint:
         return name in self._home
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
-        """One tensor of exactly ``shape`` as float32; E4M3 rows come with a scale each, ``name_scale`` [n, 1]."""
-        if f"{name}_scale" in self:
-            codes = self._take(name, shape, (torch.float8_e4m3fn,))
-            return codes.float() * self._take(f"{name}_scale", (shape[0], 1), (torch.float32,))
-        return self._take(name, shape, _FLOATS).float()
+        """One tensor of exactly ``shape`` as float32. E4M3 rows come with a power of two each, ``name_scale`` [n, 1]."""
+        return self._stored(name, shape).float()
 
     def take_table(self, name: str, *shape: int) -> torch.Tensor:
-        """One tensor of exactly ``shape``, float16 where it is stored so, otherwise float32."""
-        table = self._take(name, shape, _FLOATS)
+        """One tensor of exactly ``shape``, float16 where it is stored so or as E4M3 rows, otherwise float32."""
+        table = self._stored(name, shape)
         return table if table.dtype == torch.float16 else table.float()
+
+    def _stored(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        if f"{name}_scale" not in self:
+            return self._take(name, shape, _FLOATS)
+        codes = self._take(name, shape, (torch.float8_e4m3fn,))
+        # Four significant bits times a power of two: float16 holds the product exactly.
+        scale = self._take(f"{name}_scale", (shape[0], 1), (torch.float32,))
+        if not bool((torch.frexp(scale).mantissa == 0.5).all()):
+            raise ModelFileError(f"{self._folder}: {name}_scale holds {scale.flatten()[0]}; allowed: powers of two")
+        return (codes.float() * scale).half()
 
     def take_matrix(self, name: str, n: int, k: int) -> torch.Tensor | Nvfp4Matrix:
         """A projection [n, k]: NVFP4 where block scales lie beside it (see `engine.model.nvfp4`), otherwise float32."""

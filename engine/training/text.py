@@ -1,0 +1,75 @@
+"""From drawn replies to conversations: what is kept, editing tasks made of it, and the file they are stored in."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.training import prompts
+
+# Editing tasks for each hundred kept replies.
+_EDITS_PER_100 = 14
+_SENTENCE_END = re.compile(r"(?<=[.!?]) ")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One question and its answer."""
+
+    question: str
+    answer: str
+
+
+def is_sound(answer: str) -> bool:
+    """Whether an answer is worth learning: some words, Latin script, no sentence or phrase said again and again."""
+    words = answer.split()
+    if len(words) < 5 or "\ufffd" in answer or sum(character > "\u024f" for character in answer) > len(answer) // 20:
+        return False
+    sentences = [sentence.strip() for sentence in re.split(r"[.!?\n]+", answer) if len(sentence.split()) > 3]
+    if sentences and max(Counter(sentences).values()) > 2:
+        return False
+    phrases = Counter(tuple(words[at : at + 4]) for at in range(len(words) - 3))
+    return not phrases or max(phrases.values()) <= max(3, len(words) // 20)
+
+
+def clean(conversations: Iterable[Conversation]) -> list[Conversation]:
+    """Those that are sound, each text once."""
+    kept: dict[tuple[str, str], Conversation] = {}
+    for conversation in conversations:
+        answer = conversation.answer.strip()
+        if is_sound(answer):
+            kept[conversation.question, answer] = Conversation(conversation.question, answer)
+    return list(kept.values())
+
+
+def with_edits(conversations: Sequence[Conversation], seed: int) -> list[Conversation]:
+    """The conversations, and editing tasks over sentences of their answers."""
+    draw = random.Random(seed)
+    edits = []
+    for conversation in draw.sample(conversations, len(conversations) * _EDITS_PER_100 // 100):
+        sentences = [part for part in _SENTENCE_END.split(conversation.answer.replace("\n", " ")) if part.strip()]
+        if sentences:
+            first = draw.randrange(len(sentences))
+            edits.append(Conversation(*prompts.edit(sentences[first : first + draw.randint(1, 3)], draw)))
+    everything = [*conversations, *edits]
+    draw.shuffle(everything)
+    return everything
+
+
+def write(conversations: Iterable[Conversation], path: Path) -> None:
+    """One JSON list a line, compressed."""
+    with lzma.open(path, "wt", encoding="utf-8", preset=1) as file:
+        for conversation in conversations:
+            file.write(json.dumps([conversation.question, conversation.answer], ensure_ascii=False) + "\n")
+
+
+def read(path: Path) -> list[Conversation]:
+    """What `write` wrote."""
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        return [Conversation(*json.loads(line)) for line in file]
