@@ -18,8 +18,7 @@ from engine.model.runner import SequenceRows
 from engine.request import SamplingParams
 from engine.state.sequence import SequenceState
 from suites.checkpoints.hybrid import CONFIG, fuse_projections, random_tensors, write_checkpoint
-
-from . import hybrid_reference
+from suites.oracles import hybrid
 
 # Rows of up to 80 float32 products through 4 layers, on logits of up to 20; fp64 on the other side.
 LOGIT_ERROR = 20 * 80 * 4 * 2.0**-24 * 4
@@ -45,7 +44,7 @@ def run_rows(llm: LLM, sequence: SequenceState, token_ids: list[int], keep: int 
 
 
 def test_logits_are_those_of_the_plain_forward(llm: LLM, folder: Path) -> None:
-    expected = hybrid_reference.logits(read_hybrid_config(folder), random_tensors(), PROMPT)
+    expected = hybrid.logits(CONFIG, random_tensors(), PROMPT)
     sequence = llm.pools.sequence(PROMPT)
     chunks = [run_rows(llm, sequence, PROMPT[start:end]) for start, end in ((0, 2), (2, 9), (9, 10), (10, 21))]
     sequence.release()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,10 @@ from engine.config import EngineConfig
 from engine.errors import ModelFileError
 from engine.llm import LLM
 from engine.model import nvfp4
-from engine.model.hybrid_config import read_hybrid_config
 from engine.request import SamplingParams
 from suites.checkpoints.hybrid import CONFIG, random_tensors, write_checkpoint
+from suites.oracles import hybrid
 
-from . import hybrid_reference
 from .test_hybrid import PROMPT, run_rows
 
 # Widths that NVFP4's k-tile of 32 divides.
@@ -92,6 +92,11 @@ def quantise_file(target: Path) -> Path:
     return target
 
 
+def config_of(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config
+
+
 def dequantised(folder: Path) -> dict[str, np.ndarray]:
     tensors = load_file(folder / "model.safetensors")
     plain: dict[str, np.ndarray] = {}
@@ -106,7 +111,7 @@ def dequantised(folder: Path) -> dict[str, np.ndarray]:
 
 def test_logits_are_those_of_the_dequantised_weights(folder: Path) -> None:
     llm = LLM(EngineConfig(model=folder, draft="lookup", draft_tokens=4))
-    expected = hybrid_reference.logits(read_hybrid_config(folder), dequantised(folder), PROMPT)
+    expected = hybrid.logits(config_of(folder), dequantised(folder), PROMPT)
     sequence = llm.pools.sequence(PROMPT)
     seen = run_rows(llm, sequence, PROMPT).numpy()
     sequence.release()
@@ -117,7 +122,7 @@ def test_logits_are_those_of_the_dequantised_weights(folder: Path) -> None:
         name: tensor * (1 + 2.0**-15 * rng.uniform(-1, 1, tensor.shape)) if "proj" in name else tensor
         for name, tensor in dequantised(folder).items()
     }
-    allowed = np.linalg.norm(hybrid_reference.logits(read_hybrid_config(folder), moved, PROMPT) - expected)
+    allowed = np.linalg.norm(hybrid.logits(config_of(folder), moved, PROMPT) - expected)
     assert np.linalg.norm(seen - expected) < 8 * allowed
     assert llm.generate(PROMPT, SamplingParams(max_tokens=5)).token_ids
 
