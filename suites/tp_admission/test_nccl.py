@@ -1,0 +1,200 @@
+"""Ranks on GPUs of their own, joined by NCCL: the cases of gloo again, graphs with collectives in them, whole models.
+
+A case says NOT_RUN where the machine has fewer GPUs than it needs ranks. With one rank NCCL is there and moves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from engine.config import EngineConfig
+from engine.errors import ModelFileError
+from engine.model.weights_gguf import default_model_path
+from engine.parallel.launch import END_SECONDS, RankFailed
+from suites.checkpoints.hybrid import config_with_heads, random_tensors, write_checkpoint
+from suites.oracles import tolerance
+from suites.oracles.collectives import ordered_sum
+from suites.oracles.judge import assert_bits_equal
+from suites.recording import Record
+from suites.tp_admission import jobs, nccl_jobs
+from suites.tp_admission.on_ranks import on_ranks
+from suites.tp_admission.test_models import PROMPT, SMOLLM2_PROMPT
+
+pytestmark = pytest.mark.group("nccl")
+
+SIZES = (1, 2, 4)
+MORE = (2, 4)
+TOKENS = 48
+SMOLLM2_TOKENS = 64
+START_SECONDS = 60.0
+"""Processes, CUDA contexts, NCCL and kernels from PTX, at most."""
+
+# As in `suites.kernels.engine_pairs`, and a partial sum rounded to float16 before it is added, twice a layer.
+ROUNDINGS_A_LAYER = 12
+HYBRID_LAYERS, SMOLLM2_LAYERS = 4, 30
+
+
+def _gpus(count: int, record: Record) -> None:
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if there < count:
+        record.not_run(f"needs {count} CUDA devices, there are {there}")
+
+
+def _same_tokens(
+    make: Callable[[int], EngineConfig], size: int, prompt: list[int], count: int, layers: int, record: Record
+) -> None:
+    """The tokens of one rank, or the first other one explained by the gap of one rank's logits there."""
+    (one,) = on_ranks(1, nccl_jobs.text_answer, make(1), prompt, count, device="cuda")
+    text = (*prompt, *one.token_ids)
+    many, *_ = on_ranks(size, nccl_jobs.text_answer, make(size), prompt, count, text, device="cuda")
+    first = next((i for i, (a, b) in enumerate(zip(one.token_ids, many.token_ids, strict=True)) if a != b), count)
+    error = float(np.abs(one.logits - many.logits).max())
+    allowed = tolerance.half_logit_gap(float(np.abs(one.logits).max()), ROUNDINGS_A_LAYER * layers)
+    record.metric("leading tokens alike", first, "tokens", better="higher", exact=False)
+    record.metric("largest logit difference from one rank", error, "logit", better="lower", exact=False)
+    assert 0 < error < allowed, f"logits differ by {error:.4f}; allowed: below {allowed:.4f}, and no copy of its sums"
+    if first < count:
+        row = one.logits[len(prompt) - 1 + first]
+        gap = float(row[one.token_ids[first]] - row[many.token_ids[first]])
+        assert gap < allowed, f"token {first}: one rank is sure of it by {gap:.4f}; what may close is {allowed:.4f}"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_sum_over_gpus_has_the_bits_of_the_ordered_reference(
+    size: int, dtype: type[np.generic], record: Record
+) -> None:
+    _gpus(size, record)
+    rng = np.random.default_rng(size)
+    parts = (rng.normal(size=(size, 3, 40)) * 2.0 ** rng.integers(-6, 6, (size, 3, 40))).astype(dtype)
+    hidden = rng.normal(size=(3, 40)).astype(dtype)
+    for rank, got in enumerate(on_ranks(size, jobs.summed, parts, hidden, "cuda", device="cuda")):
+        assert_bits_equal(got, ordered_sum(parts, hidden), f"sum on GPU {rank} of {size}")
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_captured_collectives_read_their_inputs_at_replay(size: int, record: Record) -> None:
+    """One graph of a sum and a gather, replayed eight times: the bits of the ordered reference each time."""
+    _gpus(size, record)
+    rng = np.random.default_rng(10 + size)
+    parts = rng.normal(size=(8, size, 5, 64)).astype(np.float16)
+    hidden = rng.normal(size=(8, 5, 64)).astype(np.float16)
+    columns = rng.normal(size=(8, size, 5, 33)).astype(np.float32)
+    for rank, got in enumerate(on_ranks(size, nccl_jobs.replayed_collectives, parts, hidden, columns, device="cuda")):
+        for step in range(8):
+            expected = ordered_sum(parts[step], hidden[step])
+            assert_bits_equal(got.sums[step], expected, f"replay {step} on GPU {rank}: sum")
+            together = np.concatenate(list(columns[step]), axis=1)
+            assert_bits_equal(got.columns[step], together, f"replay {step} on GPU {rank}: columns")
+
+
+@pytest.mark.parametrize("size", MORE)
+def test_fp32_head_over_gpus_is_the_head_of_one(size: int, record: Record) -> None:
+    """Local dense logits and best candidates, merged: float32, the bits of one rank on one GPU, ties by lower id."""
+    _gpus(size, record)
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(3, 64)).astype(np.float16).astype(np.float32)
+    weight = rng.normal(size=(192, 64)).astype(np.float16)
+    weight[190], weight[99] = weight[1], weight[5]
+    (one,) = on_ranks(1, jobs.head_answer, x, weight, 20, True, "cuda", device="cuda")
+    for answer in on_ranks(size, jobs.head_answer, x, weight, 20, True, "cuda", device="cuda"):
+        assert answer.dtype == "torch.float32"
+        assert_bits_equal(answer.dense, one.dense.astype(np.float32), f"dense logits over {size} GPUs")
+        assert_bits_equal(answer.values, one.values, f"candidates over {size} GPUs")
+        assert_bits_equal(answer.ids, one.ids, f"candidate ids over {size} GPUs")
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Heads that four ranks can share, of a size that the routing policy knows."""
+    tensors = random_tensors(times_heads=2, attention=(4, 2, 64))
+    return write_checkpoint(tmp_path_factory.mktemp("nccl"), tensors, config_with_heads(2) | {"head_dim": 64})
+
+
+def _hybrid_config(folder: Path, size: int, *, graphs: bool = True) -> EngineConfig:
+    return EngineConfig(model=folder, tp=size, device="cuda", cuda_graphs=graphs, max_sequences=80, kv_cache_tokens=512)
+
+
+@pytest.mark.parametrize("size", MORE)
+def test_hybrid_over_gpus_gives_the_tokens_of_one(size: int, hybrid: Path, record: Record) -> None:
+    _gpus(size, record)
+    _same_tokens(partial(_hybrid_config, hybrid), size, PROMPT, TOKENS, HYBRID_LAYERS, record)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_graphs_with_collectives_change_no_token(size: int, hybrid: Path, record: Record) -> None:
+    """Every rank replays as often as rank 0 does; eager rounds give the same tokens."""
+    _gpus(size, record)
+    captured = on_ranks(size, nccl_jobs.graph_answer, _hybrid_config(hybrid, size), PROMPT, TOKENS, device="cuda")
+    eager_config = _hybrid_config(hybrid, size, graphs=False)
+    eager = on_ranks(size, nccl_jobs.graph_answer, eager_config, PROMPT, TOKENS, device="cuda")
+    assert captured[0].token_ids == eager[0].token_ids
+    # The first token comes from prefill, the first round runs eagerly, the second is captured and replayed at once.
+    assert [answer.replayed for answer in captured] == [TOKENS - 2] * size
+    assert [answer.replayed for answer in eager] == [0] * size
+
+
+@pytest.mark.parametrize("size", MORE)
+def test_smollm2_over_gpus_gives_the_tokens_of_one(size: int, record: Record) -> None:
+    """Q4_1 and Q8_0 shares, heads padded where TP asks for it."""
+    _gpus(size, record)
+    model = os.environ.get("SM70_MODEL")
+    try:
+        path = Path(model) if model else default_model_path()
+    except ModelFileError as missing:
+        record.not_run(str(missing))
+
+    def make(ranks: int) -> EngineConfig:
+        return EngineConfig(model=path, tp=ranks, pad_heads=True, device="cuda", max_model_len=128, max_sequences=80)
+
+    _same_tokens(make, size, SMOLLM2_PROMPT, SMOLLM2_TOKENS, SMOLLM2_LAYERS, record)
+
+
+@pytest.mark.parametrize("size", MORE)
+def test_a_killed_rank_ends_the_run_with_its_name(size: int, tmp_path: Path, record: Record) -> None:
+    """The others wait for it in NCCL, where nothing can be raised: the launcher ends them, and none is left."""
+    _gpus(size, record)
+    began = time.monotonic()
+    with pytest.raises(RankFailed, match=f"rank {size - 1} was killed by SIGKILL"):
+        on_ranks(size, nccl_jobs.die_in_a_collective, size - 1, str(tmp_path), device="cuda")
+    ended = time.monotonic()
+    killed = max(path.stat().st_mtime for path in tmp_path.iterdir())
+    assert ended - began < START_SECONDS + END_SECONDS
+    assert time.time() - killed < END_SECONDS + 5.0  # the first sum sets up NCCL behind the files
+    pids = [int(path.read_text()) for path in tmp_path.iterdir()]
+    assert len(pids) == size
+    for pid in pids:
+        assert not Path(f"/proc/{pid}").exists(), f"process {pid} of a rank is still there"
+
+
+def test_workers_hold_different_gpus_at_once(tmp_path: Path, record: Record) -> None:
+    """Two xdist workers of one session: each sees one GPU, another one, while both are there."""
+    _gpus(2, record)
+    case = tmp_path / "test_worker.py"
+    case.write_text(
+        "import os, time, pathlib, pytest, torch\n"
+        "@pytest.mark.parametrize('number', [0, 1])\n"
+        "def test_worker(number):\n"
+        "    assert torch.cuda.device_count() == 1\n"
+        "    uuid = str(torch.cuda.get_device_properties(0).uuid)\n"
+        f"    folder = pathlib.Path({str(tmp_path)!r})\n"
+        "    (folder / f'{number}.uuid').write_text(uuid)\n"
+        "    deadline = time.monotonic() + 60\n"
+        "    while len(list(folder.glob('*.uuid'))) < 2:\n"
+        "        assert time.monotonic() < deadline, 'the other worker never came'\n"
+        "        time.sleep(0.05)\n"
+    )
+    argv = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "harness.pytest_plugin", str(case)]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    assert len({path.read_text() for path in tmp_path.glob("*.uuid")}) == 2
