@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import NoReturn, get_args
 
 from engine.cli_options import (
     add_sampling_options,
@@ -23,20 +18,13 @@ from engine.cli_options import (
 from engine.config import EngineConfig, KvCacheDtype, read_environment
 from engine.diagnostics.cli import COMMANDS as DIAGNOSTIC_COMMANDS
 from engine.errors import InputError
-from engine.request import SamplingParams
+from engine.parallel.launch import Device, RankFailed, join_started, run_ranks
+from engine.parallel.rank import WORLD_SIZE_VARIABLE, current_rank, started_ranks
+from engine.reply import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, reply
 from engine.routes_cli import COMMANDS as ROUTE_COMMANDS
 from engine.routing import read_overrides
 
-if TYPE_CHECKING:
-    from engine.llm import LLM
-    from engine.result import GenerationResult
-
 COMMANDS = {**ROUTE_COMMANDS, **DIAGNOSTIC_COMMANDS}
-
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
 examples:
@@ -44,6 +32,7 @@ examples:
   python -m engine --temperature 0.7 --top-k 20 --top-p 0.95 --seed 1 "Tell me about a fox."
   python -m engine --draft lookup "Repeat this word by word: the quick brown fox jumps over the lazy dog."
   python -m engine --draft dflash2+lookup --draft-model DIR --draft-tokens 15 --model TARGET "Write a haiku."
+  python -m engine --tp 2 --model FOLDER "Why is the sky blue?"
   git diff | python -m engine --system "You review code." --max-tokens 400 -
   python -m engine --json "Name three colours." | jq .tokens_sha256
   python -m engine route --explain phase=decode kv_dtype=fp8_e4m3 kv_len=1025    which attention kernel, and why
@@ -59,8 +48,8 @@ environment: SM70_MODEL is the default of --model, SM70_THREADS of --threads; on
 routing policy count as well (docs/routing.md). Off unless they are 1: VLLM_SM70_DFLASH2_FP32_LOGITS (ranks exchange
 logits in float32), VLLM_SM70_DFLASH2_CONTEXT_PIPELINE (the draft model's context is computed before it is known which
 tokens stay), VLLM_SM70_DFLASH2_CONTEXT_KV_GRAPH (that in CUDA graphs).
-exit codes: 0 ended by itself or at the limit, 1 the model gave no usable logits, 2 input that cannot be used,
-130 interrupted (figures so far are shown).
+exit codes: 0 ended by itself or at the limit, 1 the model gave no usable logits or a rank died, 2 input that cannot be
+used, 130 interrupted (figures so far are shown).
 """
 
 
@@ -77,10 +66,24 @@ def main(arguments: Sequence[str]) -> int:
         if arguments and arguments[0] in COMMANDS:
             return COMMANDS[arguments[0]](arguments[1:])
         options = _parser().parse_args(arguments)
-        params = sampling_params(options)
-        return _reply(options, _config(options), params)
+        config, params = _config(options), sampling_params(options)
+        started = started_ranks(config.tp, os.environ)
+        if options.prompt == "-":
+            options.prompt = _standard_input()
+        if config.tp == 1:
+            return reply(None, options, config, params)
+        device: Device = "cpu" if config.device == "cpu" else "cuda"
+        if started:
+            return reply(join_started(device), options, config, params)
+        codes: list[int] = run_ranks(config.tp, reply, (options, config, params), device=device, port=options.port)
+        return codes[0]
     except InputError as error:
+        if WORLD_SIZE_VARIABLE in os.environ and current_rank(None, os.environ):  # rank 0 says it, once
+            return EXIT_USAGE
         _fail(str(error))
+    except RankFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
     except KeyboardInterrupt:
         print("\ninterrupted before the first token", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -90,99 +93,11 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_OK
 
 
-def _reply(options: argparse.Namespace, config: EngineConfig, params: SamplingParams) -> int:
-    message = _standard_input() if options.prompt == "-" else options.prompt
-    with _interrupts_kept():
-        from engine.llm import LLM  # torch and the model code: not for --help and not for a wrong option
-        from engine.ops.bound import NativeLibraryError
-
-        try:
-            llm = LLM(config)
-        except NativeLibraryError as error:
-            _fail(str(error))
-    prompt = llm.tokenizer.encode(message) if options.raw else llm.chat_prompt(message, options.system)
-    generation = llm.stream(prompt, params)
-    code = EXIT_OK
-    try:
-        for piece in generation:
-            if not options.json:
-                print(piece, end="", flush=True)
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    result = generation.result()
-    print(json.dumps(_record(result, llm), indent=2) if options.json else f"\n\n{figures(result)}", flush=True)
-    if result.error is not None:
-        print(f"error: {result.error}", file=sys.stderr)
-        return EXIT_FAILED
-    return code
-
-
-@contextlib.contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """Raise an interrupt at the end again, in case a callback or a destructor of what is loaded swallowed it."""
-    seen: list[int] = []
-
-    def note(number: int, _frame: FrameType | None) -> NoReturn:
-        seen.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if seen:
-        raise KeyboardInterrupt
-
-
 def _standard_input() -> str:
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise InputError(f"standard input is not UTF-8 text: {error}") from error
-
-
-def figures(result: GenerationResult) -> str:
-    """The line of figures."""
-    parts = [f"{len(result.token_ids)} tokens", f"{result.rounds} rounds"]
-    if result.emitted_per_round is not None and result.round_ms is not None:
-        parts += [f"{result.emitted_per_round:.2f} emitted/round", f"{result.round_ms:.2f} ms/round"]
-        parts += [f"{result.decode_tokens_per_second:.1f} tok/s"]
-    if result.ttft_s is not None:
-        parts += [f"first token after {result.ttft_s * 1000:.0f} ms"]
-    return " · ".join([*parts, f"sha256 {result.tokens_sha256[:16]}", str(result.finish_reason)])
-
-
-def _record(result: GenerationResult, llm: LLM) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "text": result.text,
-        "prompt_token_ids": result.prompt_token_ids,
-        "token_ids": result.token_ids,
-        "tokens_sha256": result.tokens_sha256,
-        "finish_reason": result.finish_reason,
-        "error": result.error,
-        "seed": result.seed,
-        "rounds": result.rounds,
-        "emitted_per_round": result.emitted_per_round,
-        "acceptance_histogram": result.acceptance_histogram,
-        "ttft_ms": None if result.ttft_s is None else 1000 * result.ttft_s,
-        "round_ms": result.round_ms,
-        "round_times_ms": result.round_times_ms,
-        "decode_tokens_per_second": result.decode_tokens_per_second,
-        "threads": llm.config.num_threads,
-        "device": llm.config.device,
-        "attention_routes": llm.runner.attention.routes(),
-        "draft": llm.config.draft,
-        "rejection": llm.config.rejection,
-        "overhead_share": result.overhead_share,
-        "step_times_ms": [
-            {name.removesuffix("_s"): 1000 * seconds for name, seconds in asdict(times).items()}
-            for times in result.step_times
-        ],
-        "context_rounds": {} if llm.context is None else llm.context.rounds,
-        "logprobs": [asdict(report) for report in result.logprobs],
-    }
 
 
 def _config(options: argparse.Namespace) -> EngineConfig:
@@ -198,6 +113,8 @@ def _config(options: argparse.Namespace) -> EngineConfig:
         kv_cache_dtype=options.kv_cache_dtype,
         max_model_len=options.max_model_len,
         max_sequences=1,
+        tp=options.tp,
+        pad_heads=options.pad_heads,
     )
 
 
@@ -236,6 +153,12 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="cache format; auto (default) is float32 on the CPU and float16 on CUDA",
     )
+    ranks = parser.add_argument_group("several processes that share the model (tensor parallel)")
+    ranks.add_argument(
+        "--tp", type=int, default=1, metavar="N", help="ranks, a power of two; on cuda rank r has card r"
+    )
+    ranks.add_argument("--pad-heads", action="store_true", help="fill up heads that N does not divide with zero heads")
+    ranks.add_argument("--port", type=int, default=0, metavar="P", help="where ranks meet; default: a free port")
     parser.add_argument("--json", action="store_true", help="one JSON record instead of text and figures")
     return parser
 

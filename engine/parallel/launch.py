@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import InputError
+from engine.parallel.rank import WORLD_SIZE_VARIABLE, current_rank
 
 if TYPE_CHECKING:
     from engine.parallel.group import Group
@@ -259,8 +260,31 @@ def _leave_with_launcher() -> None:
     os._exit(1)
 
 
+def join_started(device: Device) -> Group:
+    """Meet the other ranks where somebody else has started all of them and says so in the environment (``torchrun``).
+
+    Raises ``InputError`` for an environment that does not say where.
+    """
+    rank = current_rank(None, os.environ)
+    missing = [name for name in (WORLD_SIZE_VARIABLE, "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise InputError(f"{', '.join(missing)} not set; allowed: all that torchrun sets, or no {WORLD_SIZE_VARIABLE}")
+    return _init(rank, int(os.environ[WORLD_SIZE_VARIABLE]), device, None)
+
+
 def _join(rank: int, size: int, channel: Connection, device: Device, port: int) -> Group:
     """Meet the other ranks. Raises ``InputError`` where there are fewer devices than ranks."""
+    import torch.distributed as dist
+
+    if rank == 0:
+        store = dist.TCPStore(HOST, port, size, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        channel.send(store.port)
+    else:
+        store = dist.TCPStore(HOST, channel.recv(), size, is_master=False)  # type: ignore[attr-defined]
+    return _init(rank, size, device, store)
+
+
+def _init(rank: int, size: int, device: Device, store: Any) -> Group:
     import torch
     import torch.distributed as dist
 
@@ -274,11 +298,6 @@ def _join(rank: int, size: int, channel: Connection, device: Device, port: int) 
     # All ranks are on this machine; without this gloo asks the name service who it is.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # multicast needs a fabric manager that not every machine runs
-    if rank == 0:
-        store = dist.TCPStore(HOST, port, size, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # public, but not in __all__
-        channel.send(store.port)
-    else:
-        store = dist.TCPStore(HOST, channel.recv(), size, is_master=False)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_ALLOWED_IDLE)
     group = dist.group.WORLD

@@ -27,15 +27,20 @@ def current_rank(group_rank: int | None, environ: Mapping[str, str]) -> int:
     return 0
 
 
-def require_world_size(asked: int, environ: Mapping[str, str]) -> None:
-    """Raise ``InputError`` where the environment was set up for another number of ranks than ``asked``."""
-    if WORLD_SIZE_VARIABLE in environ:
-        seen = _number(WORLD_SIZE_VARIABLE, environ[WORLD_SIZE_VARIABLE])
-        if seen != asked:
-            raise InputError(
-                f"{WORLD_SIZE_VARIABLE} is {seen} and --tp asks for {asked} ranks; allowed: the same number, or no "
-                f"{WORLD_SIZE_VARIABLE} at all (--tp starts its own processes)"
-            )
+def started_ranks(asked: int, environ: Mapping[str, str]) -> bool:
+    """Whether somebody (``torchrun``) has started this process as one of several ranks already.
+
+    Raises ``InputError`` where they are another number than ``asked``.
+    """
+    if WORLD_SIZE_VARIABLE not in environ:
+        return False
+    seen = _number(WORLD_SIZE_VARIABLE, environ[WORLD_SIZE_VARIABLE])
+    if seen != asked:
+        raise InputError(
+            f"{WORLD_SIZE_VARIABLE} is {seen} and --tp asks for {asked} ranks; allowed: the same number, or no "
+            f"{WORLD_SIZE_VARIABLE} at all (--tp starts its own processes)"
+        )
+    return seen > 1
 
 
 def _number(name: str, text: str) -> int:
