@@ -59,9 +59,8 @@ def _same_tokens(
     many, *_ = on_ranks(size, nccl_jobs.text_answer, make(size), prompt, count, text, device="cuda")
     first = next((i for i, (a, b) in enumerate(zip(one.token_ids, many.token_ids, strict=True)) if a != b), count)
     error = float(np.abs(one.logits - many.logits).max())
-    allowed = tolerance.half_logit_gap(
-        float(np.abs(one.logits).max()), 2 * ROUNDINGS_A_LAYER * layers
-    )  # either side rounds
+    roundings = 2 * ROUNDINGS_A_LAYER * layers  # either side has its own
+    allowed = tolerance.half_logit_gap(float(np.abs(one.logits).max()), roundings)
     record.metric("leading tokens alike", first, "tokens", better="higher", exact=False)
     record.metric("largest logit difference from one rank", error, "logit", better="lower", exact=False)
     assert 0 < error < allowed, f"logits differ by {error:.4f}; allowed: below {allowed:.4f}, and no copy of its sums"
