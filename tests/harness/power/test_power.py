@@ -1,0 +1,115 @@
+"""The power study: trials with a worker that answers at once, the rivals' rules, resuming, rates and the picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.errors import EvidenceError
+from harness.power.picture import draw
+from harness.power.rivals import mann_whitney, mean_threshold
+from harness.power.study import TRIALS, Result, Study, append, machine_line, next_trials, read_study, result_line
+from harness.power.summary import OURS, rates, verdicts
+from harness.power.trial import OutOfTime, Setup, run_trial
+
+WORKER = """\
+import json, os, random, sys
+delay = float(os.environ["SM70_PLANT_DELAY"])
+noise = random.Random(os.getpid())
+at, stamps = 10.0, [10.0]
+for _ in range(20):
+    at += 0.001 * (1 + delay / 100) * noise.gauss(1, 0.002)
+    stamps.append(at)
+run = {"prompt": "p", "token_ids": list(range(21)), "finish": "stop", "arrival_ts": 9.9, "token_ts": stamps,
+       "emitted": [1] * 20}
+unfit = [f"planted delay: {delay} % of each round"] + ([os.environ["WATCHED"]] if "WATCHED" in os.environ else [])
+print(json.dumps([{"arm": sys.argv[1], "runs": [run], "unfit": unfit}]))
+"""
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Setup:
+    (tmp_path / "worker.py").write_text(WORKER)
+    return Setup(tmp_path, (sys.executable, "-S", "worker.py"), "small", dict(os.environ))
+
+
+def result(delay: int, index: int, ours: str = "SAME", rival: str = "~") -> Result:
+    runs = (1.0, 1.1)
+    return Result(
+        delay, index, ours, 1 + delay / 100, None, None, 0.01, 8, "SAME", rival, 0.5, "~", runs, runs, runs, runs, runs,
+        1.0, (4,),
+    )  # fmt: skip
+
+
+def test_a_trial_judges_the_same_cost_by_three_rules(setup: Setup) -> None:
+    found = run_trial(setup, 5, 0, ())
+    assert (found.ours, found.pairs) == ("WORSE", 8)
+    assert found.ratio == pytest.approx(1.05, abs=0.01)
+    assert len(found.base) == len(found.head) == len(found.paired_base) == len(found.log_ratios) == 8
+    assert run_trial(setup, 0, 0, ()).ours == "SAME"
+
+
+def test_only_the_planted_delay_is_excused(setup: Setup) -> None:
+    watched = replace(setup, environment={**os.environ, "WATCHED": "sys.setprofile holds a hook"})
+    with pytest.raises(EvidenceError, match=r"unfit for timing: sys\.setprofile"):
+        run_trial(watched, 0, 0, ())
+
+
+def test_a_trial_that_runs_out_of_time_does_not_count(setup: Setup) -> None:
+    with pytest.raises(OutOfTime):
+        run_trial(replace(setup, deadline=setup.clock() - 1), 0, 0, ())
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(OutOfTime):
+        run_trial(replace(setup, stop=stop), 0, 0, ())
+
+
+def test_the_rivals_rules() -> None:
+    base = [1.00, 1.01, 1.02, 1.03, 1.04, 1.05]
+    assert mann_whitney(base, [value + 0.1 for value in base]) == "slower"
+    assert mann_whitney(base, [value - 0.1 for value in base]) == "faster"
+    assert mann_whitney(base[:3], [value + 0.1 for value in base[:3]]) == "~"  # three a side: p is 0.1 at least
+    assert mean_threshold(base, [value * 1.04 for value in base]) == "~"
+    assert mean_threshold(base, [value * 1.06 for value in base]) == "slower"
+
+
+def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    order = next_trials([])
+    assert len(order) == sum(TRIALS.values())
+    assert order[:5] == [(0, 0), (2, 0), (0, 1), (3, 0), (5, 0)]
+    path = tmp_path / "results.jsonl"
+    append(path, machine_line({"cpu.model": "x", "cpu.mhz": "7"}))
+    append(path, result_line(result(0, 0)))
+    with path.open("a") as stream:
+        stream.write('{"schema": 1, "kind": "tri')
+    study = read_study(path)
+    assert study == Study(({"cpu.model": "x"},), (result(0, 0),))
+    assert (0, 0) not in next_trials(study.results)
+    path.write_text("nonsense\n" + path.read_text())
+    with pytest.raises(EvidenceError, match="line 1: not a line of a power study"):
+        read_study(path)
+
+
+def test_rates_targets_and_picture() -> None:
+    quiet = [result(0, i) for i in range(39)] + [result(0, 39, "BETTER", "faster")]
+    found = [result(2, i, "WORSE" if i < 17 else "UNDECIDED") for i in range(20)]
+    missed = [result(3, i, "WORSE" if i < 18 else "UNDECIDED", "slower") for i in range(20)]
+    study = Study((), tuple(quiet + found + missed))
+    rows = rates(study)
+    ours = {rate.delay: rate for rate in rows if rate.rule == OURS}
+    assert (ours[0].alarms, ours[2].alarms, ours[3].alarms) == (1, 17, 18)
+    assert ours[0].low < 1 / 40 < ours[0].high
+    assert [line.rpartition(": ")[2] for line in verdicts(rows)] == ["met", "met", "MISSED"]
+    assert verdicts(rates(Study((), tuple(quiet[:5]))))[0] == "0 %: false alarms: not shown, 5 of 40 trials"
+    assert draw(study, rows) == draw(study, rows)
+    assert b"trials with an alarm" in draw(study, rows)
+
+
+def test_results_are_small_json_lines() -> None:
+    assert len(json.dumps(result_line(result(5, 3)))) < 1000
