@@ -37,6 +37,7 @@ from engine.parallel.hybrid_shards import hybrid_shard
 from engine.parallel.layers import TensorParallel
 from engine.parallel.llama_shards import llama_shard
 from engine.parallel.plan import VocabSplit
+from engine.parallel.saved import saved_file
 from engine.state.blocks import BlockPool
 from engine.state.paged_kv import PagedKVCache
 from engine.state.pools import CachePools
@@ -133,7 +134,9 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group:
     tokenizer = tokenizer_from_folder(folder, whole.vocab_size)
     shard = hybrid_shard(whole, group.size, group.rank)
     sizes = shard.local
-    with Checkpoint(folder, ignored_prefixes=("mtp.",), shard=shard if group.size > 1 else None) as checkpoint:
+    own = saved_file(folder, group.rank, group.size)
+    cut = shard if group.size > 1 and own is None else None
+    with Checkpoint(folder, ignored_prefixes=("mtp.",), shard=cut, only=own) as checkpoint:
         weights = move_hybrid(load_hybrid(checkpoint, sizes), device)
     heads = sizes.attention
     cache = PagedKVCache(

@@ -30,17 +30,23 @@ class Shard(Protocol):
 class Checkpoint:
     """Takes tensors by name, once each, and checks what they are. Use as a context manager."""
 
-    def __init__(self, folder: Path, ignored_prefixes: tuple[str, ...] = (), shard: Shard | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        ignored_prefixes: tuple[str, ...] = (),
+        shard: Shard | None = None,
+        only: Path | None = None,
+    ) -> None:
         """Open every file that the folder names. Raises ``ModelFileError`` for one that is missing or damaged.
 
         Tensors below ``ignored_prefixes`` belong to parts that the caller knows and does not run. With a ``shard`` only
-        its piece of each tensor is read, and shapes are those of the pieces.
+        its piece of each tensor is read, and shapes are those of the pieces. ``only`` names the one file to open.
         """
         self._shard = shard
         self._folder = folder
         self._files: dict[Path, Any] = {}  # safetensors' handles have no type of their own
         self._home: dict[str, Path] = {}
-        for path in _files(folder):
+        for path in _files(folder) if only is None else [only]:
             try:
                 self._files[path] = safe_open(path, framework="pt")
             except (SafetensorError, OSError) as error:
@@ -59,6 +65,11 @@ class Checkpoint:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._files.clear()
+
+    @property
+    def names(self) -> list[str]:
+        """Every tensor that there is."""
+        return sorted(self._home)
 
     def __contains__(self, name: str) -> bool:
         return name in self._home
@@ -97,7 +108,7 @@ class Checkpoint:
             raise ModelFileError(f"{self._folder}: tensor {name} is missing; the checkpoint is incomplete")
         path = self._home[name]
         try:
-            tensor = self._read(path, name)
+            tensor = self.read(name)
         except SafetensorError as error:
             raise ModelFileError(f"{path}: {name} cannot be read: {error}; fetch it again") from error
         if tuple(tensor.shape) != shape:
@@ -107,7 +118,9 @@ class Checkpoint:
         self._left.discard(name)
         return tensor
 
-    def _read(self, path: Path, name: str) -> torch.Tensor:
+    def read(self, name: str) -> torch.Tensor:
+        """A tensor that there is, or the shard's piece of it, as it is stored."""
+        path = self._home[name]
         stored: Any = self._files[path].get_slice(name)
         piece = self._shard.piece(name, tuple(stored.get_shape())) if self._shard is not None else None
         if piece is None:
