@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--max-model-len", type=int, metavar="N", help="longest sequence; default: the model's context"
     )
-    machine.add_argument("--threads", type=int, metavar="N", help="threads; default: every core allowed")
+    machine.add_argument("--threads", type=int, metavar="N", help="threads; default, and 0: every core allowed")
     machine.add_argument(
         "--device", default="cpu", metavar="D", help="cpu (default), cuda, or cuda:N: the SM70 kernels on that card"
     )

@@ -1,6 +1,12 @@
 """``python -m harness``."""
 
-from harness.cli import main
+import sys
 
 if __name__ == "__main__":
-    main()
+    try:
+        from harness.cli import main
+
+        main()
+    except KeyboardInterrupt:  # while the modules were loading, or a second one while the first was being told of
+        sys.stderr.write("harness: interrupted\n")
+        raise SystemExit(130) from None

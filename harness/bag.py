@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from harness.errors import EvidenceError, file_error
+from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import CHUNK, write_new
 
 DECLARATION = b"BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n"
@@ -95,6 +95,8 @@ class Bag:
 
 def check(folder: Path) -> Bag:
     """Check a bag in whole. Raises ``EvidenceError`` that lists every problem, or gives the bag."""
+    if not os.path.lexists(folder):
+        raise UsageError(f"there is nothing at {folder}", "give the folder of a bundle")
     if folder.is_symlink() or not folder.is_dir():
         raise EvidenceError(f"{folder} is no folder", "a bundle is a folder with bagit.txt in it")
     try:

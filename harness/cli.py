@@ -98,7 +98,7 @@ def _again(options: argparse.Namespace) -> str:
     own = list(options.own)
     if options.command == "run":
         own += [] if options.resume else ["--resume"]
-        own += [] if "--run-dir" in " ".join(own) else ["--run-dir", str(options.run_dir)]
+        own += [] if "--run-dir" in " ".join(own) or not options.run_dir else ["--run-dir", str(options.run_dir)]
     after = ["--", *options.pytest_args] if options.pytest_args else []
     return shlex.join(["python", "-m", "harness", *own, *after])
 
@@ -147,7 +147,10 @@ def run_command(options: argparse.Namespace) -> int:
     for reason in decision.reasons:
         say(f"  {reason}")
     print(run_dir)
-    say(f"seal it with: python -m harness seal {run_dir}")
+    if decision.code is ExitCode.USAGE:
+        return decision.code
+    suites = [] if options.suites == Path("suites") else ["--suites", str(options.suites)]
+    say(f"seal it with: {shlex.join(['python', '-m', 'harness', 'seal', str(run_dir), *suites])}")
     return decision.code
 
 

@@ -23,11 +23,11 @@ def scope_folders(run: Path) -> list[Path]:
         raise EvidenceError(f"{run}: no scope was run", "run one: python -m harness run SCOPE --run-dir " + str(run))
     for folder in folders:
         record = read_scope_json(folder)
+        again = f"python -m harness run {folder.name} --resume --run-dir {run}"
         if record is None or record["state"] == "interrupted":
-            raise EvidenceError(
-                f"{folder}: this scope is unfinished",
-                f"finish it with: python -m harness run {folder.name} --resume --run-dir {run}",
-            )
+            raise EvidenceError(f"{folder}: this scope is unfinished", f"finish it with: {again}")
+        if record["state"] == "refused":
+            raise UsageError(f"{folder}: {record['problem']}", f"mend that, then: {again}")
     return folders
 
 

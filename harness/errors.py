@@ -43,7 +43,11 @@ class Interrupted(HarnessError):
 
 
 def file_error(error: OSError, path: Path | str, doing: str) -> HarnessError:
-    """Turn an ``OSError`` met while ``doing`` something to ``path`` into an error that says what to do."""
+    """Turn an ``OSError`` met while ``doing`` something to ``path`` into an error that says what to do.
+
+    Evidence that cannot be read is broken evidence (3). A place that cannot be written says nothing against any
+    evidence: something that the command needs is missing (2), at the start of a run as in sealing.
+    """
     hints = {
         errno.ENOSPC: "free some space (results already written are kept) and run it again",
         errno.EDQUOT: "your disk quota is used up: free some space and run it again",
@@ -54,4 +58,5 @@ def file_error(error: OSError, path: Path | str, doing: str) -> HarnessError:
         errno.EFBIG: "the file grew over the limit of this file system or shell (ulimit -f)",
     }
     reason = error.strerror or str(error)
-    return EvidenceError(f"cannot {doing} {path}: {reason}", hints.get(error.errno or 0, ""))
+    kind = EvidenceError if doing == "read" else UsageError
+    return kind(f"cannot {doing} {path}: {reason}", hints.get(error.errno or 0, ""))

@@ -55,7 +55,7 @@ class Try:
     @property
     def whole(self) -> bool:
         """Whether it ran every case of the scope to the end, so that what it lacks is missing."""
-        return not self.record.get("partial") and self.record["state"] != "interrupted"
+        return not self.record.get("partial") and self.record["state"] not in ("interrupted", "refused")
 
 
 def read_scope(folder: Path, common: dict[str, str]) -> ScopeEvidence:

@@ -1,7 +1,7 @@
 """From what was found to an exit code and its reasons. Pure: the code follows from the reasons, nothing is counted.
 
-Order of gravity: evidence that cannot be trusted (3), a regression (1), nothing comparable (4), undecided (5, only
-under ``--strict``). Statements that change no code come last.
+Order of gravity: what could not be run as asked (2), evidence that cannot be trusted (3), a regression (1), nothing
+comparable (4), undecided (5, only under ``--strict``). Statements that change no code come last.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from harness.compare import NOT_ASKED
 from harness.model import (
+    PYTEST_USAGE,
     CaseOutcome,
     CaseRow,
     CaseStatus,
@@ -32,6 +33,7 @@ _BAD_NUMBER = {
 }
 _GRAVITY = (
     ExitCode.INTERRUPTED,
+    ExitCode.USAGE,
     ExitCode.EVIDENCE_BROKEN,
     ExitCode.REGRESSION,
     ExitCode.NOTHING_COMPARABLE,
@@ -68,7 +70,8 @@ def decide_run(summaries: Sequence[ScopeSummary]) -> GateDecision:
     for summary in summaries:
         count = sum(summary.counts.values())
         if summary.problem:
-            code = ExitCode.REGRESSION if count else ExitCode.EVIDENCE_BROKEN
+            nothing = ExitCode.USAGE if summary.exit_code == PYTEST_USAGE else ExitCode.EVIDENCE_BROKEN
+            code = ExitCode.REGRESSION if count else nothing
             reasons.append(Reason(code, f"scope {summary.scope}: {summary.problem}"))
         bad = [f"{summary.counts[kind]} {kind}" for kind in ("failed", "error", "crashed") if summary.counts.get(kind)]
         if bad:

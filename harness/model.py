@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 SCHEMA = 1
+PYTEST_USAGE = 4  # the exit code of a pytest that refuses to run as asked
 
 
 class IllegalRecord(ValueError):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.model import PYTEST_USAGE
+
 POLL_S = 0.2
 GRACE_S = 10.0
 
@@ -97,12 +99,13 @@ def exit_problem(ended: Ended, timeout_s: float) -> str:
         return f"pytest was ended after its limit of {timeout_s:g} s"
     if ended.return_code < 0:
         return f"pytest died of {signal_name(-ended.return_code)}"
+    if ended.return_code == PYTEST_USAGE:
+        return "pytest refused to run as asked (exit code 4)"
     return {
         0: "",
         1: "",
         2: "pytest was interrupted (exit code 2)",
         3: "pytest met an internal error (exit code 3)",
-        4: "pytest refused its arguments (exit code 4)",
         5: "pytest collected no case (exit code 5)",
     }.get(ended.return_code, f"the pytest process ended with exit code {ended.return_code}")
 

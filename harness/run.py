@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections import Counter
@@ -13,7 +14,7 @@ from pathlib import Path
 from harness.environment import write_environment
 from harness.errors import Interrupted, UsageError
 from harness.files import json_bytes, utc_now, write_atomic, writing
-from harness.model import Origin, OriginKind, ScopeSummary
+from harness.model import PYTEST_USAGE, Origin, OriginKind, ScopeSummary
 from harness.observe import Watch
 from harness.process import Ended, exit_problem, run_child
 from harness.progress import RecordTail, ScopeProgress
@@ -58,7 +59,7 @@ def run_scope(request: ScopeRun, run: RunDir, tick: Tick) -> ScopeSummary:
         )
     progress = tail.read()
     merge_worker_records(folder)
-    summary = summarise(request, ended, progress)
+    summary = summarise(request, folder, ended, progress)
     summary = replace(summary, problem=summary.problem or request.watch.lost())
     write_scope_json(folder, request, argv, started, ended, summary, attempt)
     if ended.interrupted:
@@ -174,16 +175,24 @@ def merge_worker_records(folder: Path) -> None:
         path.unlink()
 
 
-def summarise(request: ScopeRun, ended: Ended, progress: ScopeProgress) -> ScopeSummary:
+def summarise(request: ScopeRun, folder: Path, ended: Ended, progress: ScopeProgress) -> ScopeSummary:
     """What a person is told at once."""
     counts = Counter(progress.outcomes.values())
     problem = exit_problem(ended, request.timeout_s)
+    if ended.return_code == PYTEST_USAGE and (said := pytests_own_words(folder)):
+        problem += f": {said}"
     if problem and progress.open_cases and not ended.interrupted:
         problem += f" while {progress.open_cases[-1]} was open"
         counts["crashed"] = len(progress.open_cases)
     return ScopeSummary(
         request.scope, Origin(), ended.return_code, ended.seconds, dict(counts), tuple(progress.failed), problem
     )
+
+
+def pytests_own_words(folder: Path) -> str:
+    """The error that pytest ended with, from its log."""
+    found = re.findall(r"(?im)^.*?\berror: (.+)$", (folder / "log.txt").read_text(encoding="utf-8", errors="replace"))
+    return found[-1].strip() if found else ""
 
 
 def write_scope_json(
@@ -197,6 +206,8 @@ def write_scope_json(
 ) -> None:
     """Record how the process ended; its presence is what makes a scope finished."""
     state = "interrupted" if ended.interrupted else "timeout" if ended.timed_out else "finished"
+    if state == "finished" and ended.return_code == PYTEST_USAGE:
+        state = "refused"  # nothing was measured: to be run again, not to be judged
     tail = (folder / "log.txt").read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL_LINES:]
     record = {
         "schema": SCHEMA,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,21 @@ def pytest_configure(config: pytest.Config) -> None:
     if defect is not None:
         defect.plant()
         config.stash[_PLANTED] = defect
+    _refuse_an_absent_model()
+
+
+def _refuse_an_absent_model() -> None:
+    """Who names a model means it: cases without it would be NOT_RUN, as on a machine that has none, or fail one by one.
+
+    So the run is refused before its first case, in every scope alike.
+    """
+    from engine.config import MODEL_VARIABLE
+
+    model = os.environ.get(MODEL_VARIABLE, "")
+    if model and not Path(model).exists():
+        raise pytest.UsageError(
+            f"{MODEL_VARIABLE} is {model!r}, where there is nothing; name a GGUF file or a model's folder, or unset it"
+        )
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

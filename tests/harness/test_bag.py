@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness import bag
-from harness.errors import EvidenceError
+from harness.errors import EvidenceError, UsageError
 
 
 @pytest.fixture
@@ -162,8 +162,13 @@ def test_a_member_that_changes_between_check_and_use(sealed_bag: Path) -> None:
 
 
 def test_what_is_no_bag(tmp_path: Path) -> None:
-    with pytest.raises(EvidenceError, match="is no folder"):
+    with pytest.raises(UsageError, match="there is nothing at"):
         bag.check(tmp_path / "absent")
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("file", "link"):
+        with pytest.raises(EvidenceError, match="is no folder"):
+            bag.check(tmp_path / name)
     unfinished = tmp_path / "x.unfinished"
     unfinished.mkdir()
     with pytest.raises(EvidenceError, match="its sealing was interrupted"):

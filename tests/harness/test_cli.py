@@ -60,10 +60,13 @@ def test_usage_errors(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     ("arguments", "code", "says"),
     [
         (("seal", "absent"), 2, "is no run folder"),
-        (("verify", "absent"), 3, "is no folder"),
+        (("verify", "absent"), 2, "there is nothing at absent"),
         (("compare", "absent", "absent"), 2, "there is nothing at absent"),
-        (("report", "absent"), 3, "is no folder"),
-        (("accept", "absent", "--reason", "x"), 3, "is no folder"),
+        (("report", "absent"), 2, "there is nothing at absent"),
+        (("accept", "absent", "--reason", "x"), 2, "there is nothing at absent"),
+        (("import", "absent.zip"), 2, "there is nothing at absent.zip"),
+        (("attest", "absent"), 2, "there is nothing at absent"),
+        (("export", "absent", "-o", "x.zip"), 2, "there is nothing at absent"),
         (("run", "kernels"), 2, "there is no folder suites"),
     ],
 )
@@ -71,6 +74,34 @@ def test_what_is_not_there(tmp_path: Path, arguments: tuple[str, ...], code: int
     done = call_here(tmp_path, *arguments)
     assert (done.code, says in done.err) == (code, True), done.err
     assert "->" in done.err
+
+
+def test_an_interrupted_sealing_says_how_to_go_on(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.seal.put_common", stopped)
+    done = call_here(sealed, "seal", "runs/a", "--against", "none", "--out", "my bundles")
+    assert done.code == 130
+    assert "go on with: python -m harness seal runs/a --against none --out 'my bundles'" in done.err
+    monkeypatch.undo()
+    assert call_here(sealed, "seal", "runs/a", "--against", "none", "--out", "my bundles").code == 0
+
+
+@pytest.mark.parametrize("module", ["harness.cli", "harness.model"])
+def test_an_interrupt_while_modules_load_leaves_no_traceback(module: str) -> None:
+    script = f"""
+import runpy, sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+runpy.run_module("harness", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "harness: interrupted\n")
 
 
 def test_forms_of_a_comparison(sealed: Path) -> None:
@@ -86,7 +117,7 @@ def test_forms_of_a_comparison(sealed: Path) -> None:
     assert (done.code, done.out) == (0, "")
     assert (sealed / "out.html").read_text().lstrip().startswith("<!doctype html>")
     refused = call_here(sealed, "compare", one, two, "-o", "absent/out.html")
-    assert refused.code == 3
+    assert refused.code == 2
     assert "cannot write absent/out.html" in refused.err
 
 

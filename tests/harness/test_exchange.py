@@ -16,7 +16,7 @@ from harness import audit as audits
 from harness import bag, zipped
 from harness.audit import Weight, audit
 from harness.bundle import open_bundle
-from harness.errors import EvidenceError
+from harness.errors import EvidenceError, UsageError
 from harness.model import Quarantine
 from tests.harness.build import case, evidence, samples, scope, tokens
 from tests.harness.conftest import call_here
@@ -90,7 +90,7 @@ def test_what_is_no_zip(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.zip").write_bytes(content)
     with pytest.raises(EvidenceError):
         zipped.read_zip(tmp_path / "x.zip", tmp_path)
-    with pytest.raises(EvidenceError, match="cannot read"):
+    with pytest.raises(UsageError, match="there is nothing at"):
         zipped.read_zip(tmp_path / "absent.zip", tmp_path)
 
 

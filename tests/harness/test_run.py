@@ -55,6 +55,18 @@ def test_nothing_collected_is_an_error(project: Path, harness: Harness) -> None:
     assert "scope empty: pytest collected no case (exit code 5)" in ran.err
 
 
+def test_what_pytest_refuses_is_a_usage_error_and_is_run_again(project: Path, harness: Harness) -> None:
+    ran = harness("run", "green", "--run-dir", "R", "--", "--no-such-option", env=PLAIN)
+    assert ran.code == 2
+    assert "pytest refused to run as asked (exit code 4): unrecognized arguments: --no-such-option" in ran.err
+    sealed = harness("seal", "R", "--against", "none")
+    assert sealed.code == 2
+    assert "mend that, then: python -m harness run green --resume --run-dir R" in sealed.err
+    assert harness("run", "green", "--resume", "--run-dir", "R", env=PLAIN).code == 0
+    assert scope_json(project, "green")["attempt"] == 2
+    assert harness("seal", "R", "--against", "none").code == 0
+
+
 def test_usage_errors_name_what_is_known(project: Path, harness: Harness) -> None:
     unknown = harness("run", "grene")
     assert unknown.code == 2
@@ -107,6 +119,7 @@ def test_pytest_arguments_and_a_rerun_that_passes_is_flaky(project: Path, harnes
 
 def start_hanging(project: Path) -> subprocess.Popen[str]:
     argv = [sys.executable, "-m", "harness", "run", "green", "faults", "--run-dir", "R"]
+    argv += ["--lease", "none", "--suites", "suites"]
     environment = harness_environment({**PLAIN, "FIXTURE_FAULT": "hang"})
     child = subprocess.Popen(
         argv, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -125,7 +138,8 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(project: Path, harness: Harness
     _, said = child.communicate(timeout=30)
     assert child.returncode == 130
     assert "scope faults was interrupted after 7 of 9 cases" in said
-    assert "go on with: python -m harness run green faults --resume --run-dir R" in said
+    again = "go on with: python -m harness run green faults --run-dir R --lease none --suites suites --resume\n"
+    assert again in said  # every option as it was given
     assert scope_json(project, "faults")["state"] == "interrupted"
     refused = harness("seal", "R", "--against", "none")
     assert refused.code == 3
@@ -193,7 +207,7 @@ def test_a_limit_ends_a_scope(tmp_path: Path) -> None:
         (1, ""),
         (2, "interrupted"),
         (3, "internal error"),
-        (4, "arguments"),
+        (4, "refused to run as asked"),
         (5, "no case"),
         (-9, "SIGKILL"),
         (77, "77"),
@@ -277,8 +291,8 @@ def test_a_scope_json_of_another_schema_is_refused(tmp_path: Path) -> None:
         rundir.read_scope_json(tmp_path)
 
 
-def test_summary_of_a_scope_that_died_between_cases() -> None:
+def test_summary_of_a_scope_that_died_between_cases(tmp_path: Path) -> None:
     request = run.ScopeRun("s", Path(), Path())
     state = progress.ScopeProgress("s", 3, {"a": "passed"}, [])
-    summary = run.summarise(request, process.Ended(-9, 1.0), state)
+    summary = run.summarise(request, tmp_path, process.Ended(-9, 1.0), state)
     assert summary == ScopeSummary("s", Origin(), -9, 1.0, {"passed": 1}, (), "pytest died of SIGKILL")
