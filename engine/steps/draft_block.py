@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from engine.model.draft_runner import DraftBlock, DraftRunner
+from engine.model.selector import Lattice
 from engine.state.candidates import CandidateCache, Row
 from engine.steps.draft import Drafted, DraftItem, LookupSettings, find_match
 from engine.steps.fusion import FusionSettings, fuse
@@ -47,15 +51,20 @@ class BlockDrafter:
         masses = lattice_masses(lattice.scores, [item.temperature for item in drafting])
         drafted: dict[int, Drafted | Fault] = {}
         for index, (item, reservation) in enumerate(zip(drafting, reservations, strict=True)):
-            fault = lattice.faults[index]
-            if fault is not None:
-                drafted[id(item)] = Fault(fault)
-                continue
-            position = len(item.sequence.token_ids)
-            width = min(item.width, self.runner.max_drafts)
-            walked = walk(lattice.candidate_ids[index], masses[index], position, width, item.noise)
-            drafted[id(item)] = Drafted(self._kept(index, self._joined(walked, item)), reservation)
+            walked = self._walk(lattice, masses, index, item)
+            drafted[id(item)] = (
+                walked
+                if isinstance(walked, Fault)
+                else Drafted(self._kept(index, self._joined(walked, item)), reservation)
+            )
         return [drafted.get(id(item), Drafted(Proposal())) for item in items]
+
+    def _walk(self, lattice: Lattice, masses: npt.NDArray[np.int64], index: int, item: DraftItem) -> Proposal | Fault:
+        fault = lattice.faults[index]
+        if fault is not None:
+            return Fault(fault)
+        position, width = len(item.sequence.token_ids), min(item.width, self.runner.max_drafts)
+        return walk(lattice.candidate_ids[index], masses[index], position, width, item.noise)
 
     def _joined(self, walked: Proposal, item: DraftItem) -> Proposal:
         if self._fusion is None:
