@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.ops.placement import upload_no_sync
 from engine.routing.capture import check_capacity
 from engine.routing.layout import expand_rows
 
@@ -48,10 +49,10 @@ class PersistentRows:
         check_capacity("small-q rows", rows, self.block_table.shape[0])
         check_capacity("small-q blocks a row", blocks, self.block_table.shape[1])
         live = sum(owner >= 0 for owner in expanded.owner)
-        owners = torch.tensor(expanded.owner[:live], dtype=torch.long, device=block_table.device)
+        owners = upload_no_sync(expanded.owner[:live], torch.long, block_table.device)
         self.block_table[:rows].zero_()
         self.block_table[:live, :blocks].copy_(block_table[owners])
-        self.seq_lens[:rows].copy_(torch.tensor(expanded.lengths, dtype=torch.int32))
+        self.seq_lens[:rows].copy_(upload_no_sync(expanded.lengths, torch.int32, self.seq_lens.device))
         return self.view(rows)
 
     def view(self, rows: int) -> Rows:

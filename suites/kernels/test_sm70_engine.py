@@ -143,7 +143,7 @@ def test_a_head_size_without_a_route_is_refused(sm70: Target) -> None:
 def test_graphs_change_no_token_and_no_bit(gpu: Target, draft: str) -> None:
     """Rounds replayed from graphs against rounds launched kernel by kernel: tokens, logits, caches and states."""
     model = hybrid_folder(SMALL_HEADS)
-    settings = {"draft": draft, "draft_tokens": 4, "max_sequences": 1}
+    settings = {"draft": draft, "draft_tokens": 4, "max_sequences": 5}
     captured, eager = engine(model, "cuda", **settings), engine(model, "cuda", cuda_graphs=False, **settings)
     assert greedy(captured, 96, EVERY_TOKEN) == greedy(eager, 96, EVERY_TOKEN)
     graphs = captured.runner.graphs
@@ -158,11 +158,13 @@ def test_graphs_change_no_token_and_no_bit(gpu: Target, draft: str) -> None:
     assert captured.runner.attention.routes() == eager.runner.attention.routes()
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
+@pytest.mark.parametrize("draft", ["none", "lookup"])
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
-def test_a_round_waits_for_nothing_but_its_read(gpu: Target, graphs: bool) -> None:
+def test_a_round_waits_for_nothing_but_its_read(gpu: Target, graphs: bool, draft: str) -> None:
     """Torch raises at any wait for the device inside a forward."""
-    llm = engine(hybrid_folder(SMALL_HEADS), "cuda", cuda_graphs=graphs, max_sequences=1)
-    greedy(llm, 8)
+    llm = engine(hybrid_folder(SMALL_HEADS), "cuda", cuda_graphs=graphs, max_sequences=1, draft=draft, draft_tokens=4)
+    greedy(llm, 24, EVERY_TOKEN)
     forward = llm.runner.forward
 
     def watched(*arguments: object, **named: object) -> torch.Tensor:
@@ -173,7 +175,7 @@ def test_a_round_waits_for_nothing_but_its_read(gpu: Target, graphs: bool) -> No
             torch.cuda.set_sync_debug_mode("default")
 
     llm.runner.forward = watched  # type: ignore[method-assign]
-    greedy(llm, 8)
+    greedy(llm, 24, EVERY_TOKEN)
 
 
 def test_device_names(record: Record) -> None:
