@@ -85,7 +85,8 @@ def _attention(config: Config, layer: Tensors, x: F64) -> F64:
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     attended = np.einsum("hqk,khd->qhd", weights, value) * sigmoid(pairs[:, :, 1])
-    return attended.reshape(count, -1) @ layer["self_attn.o_proj.weight"].T
+    out: F64 = attended.reshape(count, -1) @ layer["self_attn.o_proj.weight"].T
+    return out
 
 
 def _rope(config: Config, rows: F64) -> F64:
