@@ -10,6 +10,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import ModelFileError
 from engine.model.weights_gguf import default_model_path
+from engine.parallel.saved import save_shards
 from suites.checkpoints.hybrid import config_with_heads, fuse_projections, random_tensors, write_checkpoint
 from suites.oracles.judge import assert_bits_equal
 from suites.recording import Record
@@ -102,6 +103,15 @@ def test_both_layouts_give_the_same_bits(size: int, hybrid_answers: Answers, rec
     record.group("models")
     sections, groups = hybrid_answers["sections", size], hybrid_answers["groups", size]
     assert_bits_equal(groups.logits, sections.logits, f"logits of the other layout at TP {size}")
+
+
+def test_a_folder_that_was_cut_before_gives_the_same_bits(
+    hybrid_answers: Answers, hybrid_folders: dict[str, Path], tmp_path: Path, record: Record
+) -> None:
+    record.group("models")
+    save_shards(hybrid_folders["sections"], tmp_path / "cut", 2)
+    first, _ = on_ranks(2, jobs.model_answer, _hybrid_config(tmp_path / "cut", 2), PROMPT, TOKENS)
+    assert_bits_equal(first.logits, hybrid_answers["sections", 2].logits, "logits of a folder that was cut before")
 
 
 SMOLLM2_PROMPT = [1, 4093, 198, 2683, 1206, 281]
