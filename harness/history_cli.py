@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Callable, Iterable
-from io import StringIO
 from pathlib import Path
 
 from harness.errors import HarnessError, UsageError
-from harness.history import MARGIN_FLOOR, History, Series, build_history
+from harness.history import MARGIN_FLOOR, History, build_history
 from harness.model import Evidence, ExitCode
 
-FORMS = ("text", "markdown", "html", "json", "csv")
-COLUMNS = (
-    "device_key",
-    "scope",
-    "node",
-    "name",
-    "kind",
-    "unit",
-    "created",
-    "bundle",
-    "digest",
-    "commit",
-    "value",
-    "low",
-    "high",
-    "n",
-    "left_out",
-    "break",
-    "step",
-)
+FORMS = ("text", "markdown", "html", "json", "csv", "wide")
 
 
 def add_commands(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -44,7 +23,8 @@ def add_commands(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 examples:
   harness history artifacts/bundles                                   what stepped, on the terminal
   harness history artifacts/bundles --format html -o history.html    a page with plots
-  harness history nightly/* --only round_ms --format csv -o trend.csv
+  harness history nightly/* --only round_ms --format csv -o trend.csv     a line a point
+  harness history nightly/* --only round_ms --format wide -o trend.csv    a line a series, a column a bundle
 a bundle that does not verify is named, left out, and makes the exit code 3
 """,
     )
@@ -112,8 +92,10 @@ def only(history: History, text: str) -> History:
 
 def rendered(form: str, history: History, *, color: bool, width: int) -> bytes:
     """The history in one of ``FORMS``."""
-    if form == "csv":
-        return to_csv(history).encode()
+    if form in ("csv", "wide"):
+        from harness import history_table
+
+        return (history_table.to_csv(history) if form == "csv" else history_table.to_wide_csv(history)).encode()
     if form == "json":
         from harness.codec import encode
 
@@ -126,31 +108,3 @@ def rendered(form: str, history: History, *, color: bool, width: int) -> bytes:
     if form == "html":
         return report.render_html(document, report.draw_plots(document)).encode()
     return report.render_text(document, color=color, width=width).encode()
-
-
-def to_csv(history: History) -> str:
-    """One line a point (RFC 4180). Text that a spreadsheet would take for a formula gets an apostrophe in front."""
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow(COLUMNS)
-    for series in history.series:
-        for at in range(len(series.points)):
-            writer.writerow(map(_cell, _row(history, series, at)))
-    return out.getvalue()
-
-
-def _row(history: History, series: Series, at: int) -> tuple[str | float, ...]:
-    point = series.points[at]
-    bundle = history.bundles[point.bundle]
-    return (
-        *(series.device_key, series.scope, series.node, series.name, series.kind, series.unit),
-        *(bundle.created, bundle.label, bundle.digest, bundle.commit),
-        *(point.value, point.low, point.high, point.n, point.left_out),
-        next((broken.reason for broken in series.breaks if broken.at == at), ""),
-        next((step.outcome.value for step in series.steps if step.at == at), ""),
-    )
-
-
-def _cell(value: str | float) -> str | float:
-    formula = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
-    return f"'{value}" if formula else value

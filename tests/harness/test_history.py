@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import history_cli
+from harness import history_cli, history_table
 from harness.codec import decode
 from harness.errors import UsageError
 from harness.history import History, Series, build_history, confirmed_steps
@@ -178,11 +178,31 @@ def test_three_nights_against_three_are_too_few() -> None:
 
 def test_csv_has_a_line_a_point_and_no_formula(thirty: History) -> None:
     first = replace(thirty.series[0], node="=HYPERLINK(1)")
-    text = history_cli.to_csv(replace(thirty, series=(first, *thirty.series[1:])))
+    text = history_table.to_csv(replace(thirty, series=(first, *thirty.series[1:])))
     rows = list(csv.DictReader(StringIO(text, newline="")))
     assert len(rows) == sum(len(it.points) for it in thirty.series)
     assert rows[0]["node"] == "'=HYPERLINK(1)"
     assert [row["step"] for row in rows if row["step"]].count("WORSE") == 2
+
+
+def test_the_wide_table_has_a_line_a_series_and_a_column_a_bundle(thirty: History) -> None:
+    first = thirty.series[0]
+    unfit = replace(first.points[0], left_out="unfit for timing: traced")
+    gone = replace(first, points=(unfit, *first.points[1:]))
+    rows = list(csv.reader(StringIO(history_table.to_wide_csv(replace(thirty, series=(gone, *thirty.series[1:]))))))
+    head, lines = rows[0], {tuple(row[1:4]): row[6:] for row in rows[1:]}
+    assert head[6:] == [f"{bundle.created} {bundle.label}" for bundle in thirty.bundles]
+    assert len(lines) == len(thirty.series)
+    values = lines[first.scope, first.node, first.name]
+    assert values[0] == ""  # what takes no part leaves a gap, never a zero
+    assert [float(text) for text in values[1:]] == [point.value for point in first.points[1:]]
+
+
+def test_a_digest_of_digits_stays_one(thirty: History) -> None:
+    bundles = (replace(thirty.bundles[0], digest="1e5", commit="0010"), *thirty.bundles[1:])
+    text = history_table.to_csv(replace(thirty, bundles=bundles))
+    row = next(row for row in csv.DictReader(StringIO(text, newline="")) if row["bundle"] == bundles[0].label)
+    assert (row["digest"], row["commit"]) == ("1e5", "0010")
 
 
 def test_json_reads_back_as_the_same_history(thirty: History) -> None:
