@@ -6,7 +6,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -57,8 +58,14 @@ def names(tree: ast.AST) -> Iterator[str]:
             yield from (str(a.value).partition(".")[0] for a in node.args if isinstance(a, ast.Constant))
 
 
+@cache
+def providers() -> Mapping[str, list[str]]:
+    """Module -> the distributions that install it."""
+    return metadata.packages_distributions()
+
+
 def distributions(module: str) -> set[str]:
-    return {name.lower() for name in metadata.packages_distributions().get(module, [])}
+    return {name.lower() for name in providers().get(module, [])}
 
 
 def test_each_dependency_is_used() -> None:
