@@ -44,7 +44,8 @@ ROUNDINGS_A_LAYER = 12
 HYBRID_LAYERS, SMOLLM2_LAYERS = 4, 30
 
 
-def _gpus(count: int, record: Record) -> None:
+def require_gpus(count: int, record: Record) -> None:
+    """End the case as NOT_RUN where there are fewer CUDA devices."""
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if there < count:
         record.not_run(f"needs {count} CUDA devices, there are {there}")
@@ -75,7 +76,7 @@ def _same_tokens(
 def test_a_sum_over_gpus_has_the_bits_of_the_ordered_reference(
     size: int, dtype: type[np.generic], record: Record
 ) -> None:
-    _gpus(size, record)
+    require_gpus(size, record)
     rng = np.random.default_rng(size)
     parts = (rng.normal(size=(size, 3, 40)) * 2.0 ** rng.integers(-6, 6, (size, 3, 40))).astype(dtype)
     hidden = rng.normal(size=(3, 40)).astype(dtype)
@@ -86,7 +87,7 @@ def test_a_sum_over_gpus_has_the_bits_of_the_ordered_reference(
 @pytest.mark.parametrize("size", SIZES)
 def test_captured_collectives_read_their_inputs_at_replay(size: int, record: Record) -> None:
     """One graph of a sum and a gather, replayed eight times: the bits of the ordered reference each time."""
-    _gpus(size, record)
+    require_gpus(size, record)
     rng = np.random.default_rng(10 + size)
     parts = rng.normal(size=(8, size, 5, 64)).astype(np.float16)
     hidden = rng.normal(size=(8, 5, 64)).astype(np.float16)
@@ -102,7 +103,7 @@ def test_captured_collectives_read_their_inputs_at_replay(size: int, record: Rec
 @pytest.mark.parametrize("size", MORE)
 def test_fp32_head_over_gpus_is_the_head_of_one(size: int, record: Record) -> None:
     """Local dense logits and best candidates, merged: float32, the bits of one rank on one GPU, ties by lower id."""
-    _gpus(size, record)
+    require_gpus(size, record)
     rng = np.random.default_rng(3)
     x = rng.normal(size=(3, 64)).astype(np.float16).astype(np.float32)
     weight = rng.normal(size=(192, 64)).astype(np.float16)
@@ -128,14 +129,14 @@ def _hybrid_config(folder: Path, size: int, *, graphs: bool = True) -> EngineCon
 
 @pytest.mark.parametrize("size", MORE)
 def test_hybrid_over_gpus_gives_the_tokens_of_one(size: int, hybrid: Path, record: Record) -> None:
-    _gpus(size, record)
+    require_gpus(size, record)
     _same_tokens(partial(_hybrid_config, hybrid), size, PROMPT, TOKENS, HYBRID_LAYERS, record)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_graphs_with_collectives_change_no_token(size: int, hybrid: Path, record: Record) -> None:
     """Every rank replays as often as rank 0 does; eager rounds give the same tokens."""
-    _gpus(size, record)
+    require_gpus(size, record)
     captured = on_ranks(size, nccl_jobs.graph_answer, _hybrid_config(hybrid, size), PROMPT, TOKENS, device="cuda")
     eager_config = _hybrid_config(hybrid, size, graphs=False)
     eager = on_ranks(size, nccl_jobs.graph_answer, eager_config, PROMPT, TOKENS, device="cuda")
@@ -148,7 +149,7 @@ def test_graphs_with_collectives_change_no_token(size: int, hybrid: Path, record
 @pytest.mark.parametrize("size", MORE)
 def test_smollm2_over_gpus_gives_the_tokens_of_one(size: int, record: Record) -> None:
     """Q4_1 and Q8_0 shares, heads padded where TP asks for it."""
-    _gpus(size, record)
+    require_gpus(size, record)
     model = os.environ.get("SM70_MODEL")
     try:
         path = Path(model) if model else default_model_path()
@@ -164,7 +165,7 @@ def test_smollm2_over_gpus_gives_the_tokens_of_one(size: int, record: Record) ->
 @pytest.mark.parametrize("size", MORE)
 def test_a_killed_rank_ends_the_run_with_its_name(size: int, tmp_path: Path, record: Record) -> None:
     """The others wait for it in NCCL, where nothing can be raised: the launcher ends them, and none is left."""
-    _gpus(size, record)
+    require_gpus(size, record)
     began = time.monotonic()
     with pytest.raises(RankFailed, match=f"rank {size - 1} was killed by SIGKILL"):
         on_ranks(size, nccl_jobs.die_in_a_collective, size - 1, str(tmp_path), device="cuda")
@@ -180,7 +181,7 @@ def test_a_killed_rank_ends_the_run_with_its_name(size: int, tmp_path: Path, rec
 
 def test_workers_hold_different_gpus_at_once(tmp_path: Path, record: Record) -> None:
     """Two xdist workers of one session: each sees one GPU, another one, while both are there."""
-    _gpus(2, record)
+    require_gpus(2, record)
     case = tmp_path / "test_worker.py"
     case.write_text(
         "import os, time, pathlib, pytest, torch\n"
