@@ -108,6 +108,7 @@ class RoutedAttention:
         self._overrides = overrides
         self._rows = PersistentRows(max_sequences * overrides.smallq_max_q, max_blocks, keys.device)
         self._decision: Decision | None = None
+        self._captured: dict[tuple[Phase, tuple[int, ...]], Decision] = {}
         self._shape = BatchShape(Phase.DECODE, (1,), (1,))
         # Where only the plain twin serves the shape, by a declared fallback, it may not be captured: it reads lengths.
         self.capturable = decide(self._request(self._shape, capturing=True)).route is not None
@@ -118,8 +119,13 @@ class RoutedAttention:
 
     def begin(self, shape: BatchShape, block_table: torch.Tensor, *, capturing: bool = False) -> None:
         """See `Attention`. Raises ``RouteRefused``; ``RuntimeError`` for a sequence longer than a capture covers."""
-        decision = decide(self._request(shape, capturing=capturing))
+        decision = self._captured.get((shape.phase, shape.query_lens)) if capturing else None
+        if decision is None:
+            decision = decide(self._request(shape, capturing=capturing))
         route = decision.require()
+        if capturing:
+            # Made for whatever length a replay may bring, so it holds for the next one.
+            self._captured[shape.phase, shape.query_lens] = decision
         if capturing and decision.plan is not None:
             decision.plan.check_replay(max(shape.lengths))
         if route in _SMALL_Q:

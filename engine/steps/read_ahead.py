@@ -43,7 +43,9 @@ class Asked:
         return (*self.drafts, _NO_TOKEN)
 
     def bits(self, purpose: Purpose) -> list[int]:
-        """The random number of each row."""
+        """The random number of each row; a greedy request draws nothing, so any will do."""
+        if self.params.greedy:
+            return [0] * len(self.tokens)
         return [self.noise.bits(self.first_position + row, purpose) for row in range(len(self.tokens))]
 
 
@@ -108,19 +110,22 @@ class ReadAhead:
         self._asked = asked
         self._device = device
         params = [one.params for one in asked for _ in one.tokens]
+        self._drafts = [token for one in asked for token in one.tokens]
+        self._target_bits = [bits for one in asked for bits in one.bits(Purpose.TARGET)]
+        self._recover_bits = [bits for one in asked for bits in one.bits(Purpose.RECOVER)]
+        self._draws = not all(one.greedy for one in params)
+        if not self._draws:
+            # Nothing is random, so nothing has to travel.
+            self._settings = RowSettings(temperature=torch.zeros(len(params), dtype=torch.float32, device=device))
+            self._sent = torch.zeros(1, len(params), dtype=torch.int64, device=device)
+            return
         self._settings = RowSettings.from_lists(
             [one.temperature for one in params],
             [0 if one.greedy else one.top_k for one in params],
             [1.0 if one.greedy else one.top_p for one in params],
             device=device,
         )
-        self._draws = not all(one.greedy for one in params)
-        self._target_bits = [bits for one in asked for bits in one.bits(Purpose.TARGET)]
-        self._recover_bits = [bits for one in asked for bits in one.bits(Purpose.RECOVER)]
-        self._drafts = [token for one in asked for token in one.tokens]
-        columns = [list(map(_signed, self._target_bits))]
-        if self._draws:
-            columns += [list(map(_signed, self._recover_bits)), self._drafts]
+        columns = [list(map(_signed, self._target_bits)), list(map(_signed, self._recover_bits)), self._drafts]
         self._sent = upload_no_sync(columns, torch.int64, device)
 
     def read(self, logits: torch.Tensor) -> list[Verification | Fault]:
