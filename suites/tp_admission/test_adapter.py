@@ -105,7 +105,7 @@ def test_the_order_by_hand(record: Record) -> None:
     assert physical[:, 24:].tolist() == [list(map(float, range(24, 32)))] * 2
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16], ids=["uint8", "fp16"])
 def test_padding_rows_are_zeros(dtype: torch.dtype, record: Record) -> None:
     record.group("padding")
     rows = torch.full((3, 5), 7, dtype=dtype)
