@@ -101,17 +101,17 @@ class EngineConfig:
         if self.draft_is_model != (self.draft_model is not None):
             wanted = "give its folder with draft-model" if self.draft_is_model else "leave draft-model out"
             raise InputError(f"draft is {self.draft!r} with draft-model {self.draft_model}; {wanted}")
-        if self.draft_is_model and (self.device != "cpu" or self.tp > 1):
-            raise InputError(f"draft is {self.draft!r} on {self.device} with tp {self.tp}; allowed: on cpu with tp 1")
+        if self.draft_is_model and self.tp > 1:
+            raise InputError(f"draft is {self.draft!r} with tp {self.tp}; allowed: a draft model with tp 1")
         if self.draft_is_model and self.draft_looks_up:
             _within("fusion-strong", self.fusion_strong, 1, self.lookup_max)
             _within("fusion-weak", self.fusion_weak, 1, self.fusion_strong)
             _within("fusion-tail", self.fusion_tail, 1, self.lookup_max)
             _within("fusion-agree", self.fusion_agree, 0, MAX_DRAFT_TOKENS)
-        if self.context_kv_graph:
+        if self.context_kv_graph and (self.device == "cpu" or not self.cuda_graphs or not self.draft_is_model):
             raise InputError(
-                f"context-kv-graph ({CONTEXT_KV_GRAPH_VARIABLE}) needs CUDA graphs, and draft models run on cpu; "
-                "leave it off"
+                f"context-kv-graph ({CONTEXT_KV_GRAPH_VARIABLE}) with draft {self.draft!r} on {self.device}; allowed: "
+                "with a draft model on cuda, graphs not switched off"
             )
         if self.context_pipeline and not self.draft_is_model:
             raise InputError(

@@ -51,8 +51,11 @@ def load_draft(
     assert config.draft_model is not None  # `sizes` was read from there
     with Checkpoint(config.draft_model) as checkpoint:
         weights = load_dflash2(checkpoint, sizes)
-    # Drafts are guesses: their cache is float32 whatever the target's is, so that the guess is the trained one.
-    cache = PagedKVCache(sizes.num_layers, num_blocks, config.block_size, sizes.num_kv_heads, sizes.head_dim, "float32")
+    device = runner.device
+    # Whatever the target's cache is: a draft that was made from coarse keys is a worse guess.
+    cache_format = "float16" if device.runs_kernels else "float32"
+    shape = (sizes.num_layers, num_blocks, config.block_size, sizes.num_kv_heads, sizes.head_dim)
+    cache = PagedKVCache(*shape, cache_format, device.device)
     model = DFlash2(
         weights,
         cache,
@@ -60,10 +63,13 @@ def load_draft(
         head=head,
         max_positions=max_positions,
         max_blocks=config.max_sequences,
+        device=device,
     )
     return DraftRunner(
         model,
         runner.taps.rows,
         max_sequences=config.max_sequences,
         max_blocks=-(-max_positions // config.block_size),
+        graphs=config.cuda_graphs,
+        context_graphs=config.context_kv_graph,
     )

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.model.buffers import RowInputs
 from engine.model.decoder import Forward, rope_table
+from engine.model.device import HOST, ModelDevice
 from engine.model.dflash2_config import DFlash2Config
 from engine.model.dflash2_weights import ConvWeights, DFlash2Weights, DraftLayer
 from engine.ops import bound, functional
@@ -30,45 +32,8 @@ from engine.state.paged_kv import PagedKVCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BlockInputs:
-    """Where the rows of up to B blocks stand; allocated once and filled in place. T = B * block_size."""
-
-    token_ids: torch.Tensor  # int32 [T]: an anchor, then masks
-    positions: torch.Tensor  # int32 [T]
-    slot_mapping: torch.Tensor  # int64 [T]
-    block_table: torch.Tensor  # int32 [B, max_blocks]
-    seq_lens: torch.Tensor  # int32 [B]: the context and the block
-    query_start: torch.Tensor  # int32 [B + 1]
-
-    @classmethod
-    def allocate(cls, blocks: int, block_size: int, max_blocks: int) -> BlockInputs:
-        """Inputs of ``blocks`` blocks, each at the start of an empty sequence."""
-        rows = blocks * block_size
-        return cls(
-            token_ids=torch.zeros(rows, dtype=torch.int32),
-            positions=torch.zeros(rows, dtype=torch.int32),
-            slot_mapping=torch.full((rows,), -1, dtype=torch.int64),
-            block_table=torch.zeros(blocks, max_blocks, dtype=torch.int32),
-            seq_lens=torch.zeros(blocks, dtype=torch.int32),
-            query_start=torch.arange(0, rows + 1, block_size, dtype=torch.int32),
-        )
-
-    def first(self, blocks: int) -> BlockInputs:
-        """The same memory, cut to ``blocks`` blocks."""
-        rows = blocks * (len(self.token_ids) // len(self.seq_lens))
-        return BlockInputs(
-            token_ids=self.token_ids[:rows],
-            positions=self.positions[:rows],
-            slot_mapping=self.slot_mapping[:rows],
-            block_table=self.block_table[:blocks],
-            seq_lens=self.seq_lens[:blocks],
-            query_start=self.query_start[: blocks + 1],
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ContextRows:
-    """Context of T tokens: what it is made from and what is made of it, float32; every forward writes over it."""
+    """Context of T tokens: what it is made from and what is made of it, activations; every forward writes over it."""
 
     taps: torch.Tensor  # [T, taps * H]
     positions: torch.Tensor  # int32 [T]
@@ -89,11 +54,11 @@ class ContextRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockOutputs:
-    """What the drafted rows of B blocks come to, M = B * K rows, float32."""
+    """What the drafted rows of B blocks come to, M = B * K rows."""
 
-    hidden: torch.Tensor  # [M, H], behind the final norm
-    logits: torch.Tensor  # [M, V], of the target's head, as it gives them
-    gates: torch.Tensor  # [M, rank], of the selector
+    hidden: torch.Tensor  # activations [M, H], behind the final norm
+    logits: torch.Tensor  # float32 [M, V], of the target's head, as it gives them
+    gates: torch.Tensor  # activations [M, rank], of the selector
 
     def first(self, rows: int) -> BlockOutputs:
         """The same memory, cut to ``rows`` rows."""
@@ -101,7 +66,7 @@ class BlockOutputs:
 
 
 class DFlash2:
-    """The draft model over its own KV cache, with the embedding and the head of its target."""
+    """The draft model over its own KV cache, with the embedding and the head of its target; all are on ``device``."""
 
     def __init__(
         self,
@@ -112,10 +77,12 @@ class DFlash2:
         head: Weight,
         max_positions: int,
         max_blocks: int,
+        device: ModelDevice = HOST,
     ) -> None:
         """``max_positions`` positions can be turned; forwards take up to ``max_blocks`` blocks of drafts."""
-        config = weights.config
+        config, weights = weights.config, weights.on(device)
         self.config = config
+        self.device = device
         self.cache = cache
         self.predecessors, self.successors = weights.predecessors, weights.successors
         self._weights = weights
@@ -123,27 +90,27 @@ class DFlash2:
         self._query_width = config.num_heads * config.head_dim
         # All layers read the same features, so their key and value projections are one product.
         self._context_kv = torch.cat([layer.qkv[self._query_width :] for layer in weights.layers])
-        self._cos_sin = rope_table(max_positions, config.head_dim, config.rope_theta)
-        self._scratch = _Scratch.allocate(config, max_blocks * config.block_size)
+        self._cos_sin = device.vector(rope_table(max_positions, config.head_dim, config.rope_theta))
+        self._scratch = _Scratch.allocate(config, max_blocks * config.block_size, device)
 
-    def allocate_context(self, max_rows: int, taps: torch.Tensor) -> ContextRows:
-        """Room for the context of ``max_rows`` tokens; ``taps`` is where the target leaves its rows."""
-        config = self.config
+    def allocate_context(self, taps: torch.Tensor, positions: torch.Tensor) -> ContextRows:
+        """Room for the context of as many tokens as there are ``taps``, where the target leaves its rows."""
+        config, rows = self.config, len(taps)
         return ContextRows(
             taps=taps,
-            positions=torch.zeros(max_rows, dtype=torch.int32),
-            features=torch.zeros(max_rows, config.hidden_size),
-            keys_values=torch.zeros(max_rows, len(self._context_kv)),
-            keys=torch.zeros(max_rows, config.num_layers, config.num_kv_heads, config.head_dim),
+            positions=positions,
+            features=self.device.zeros(rows, config.hidden_size),
+            keys_values=self.device.zeros(rows, len(self._context_kv)),
+            keys=self.device.zeros(rows, config.num_layers, config.num_kv_heads, config.head_dim),
         )
 
     def allocate_outputs(self, blocks: int) -> BlockOutputs:
         """Room for the drafted rows of ``blocks`` blocks."""
         config, rows = self.config, blocks * self.config.max_drafts
         return BlockOutputs(
-            hidden=torch.zeros(rows, config.hidden_size),
-            logits=torch.zeros(rows, config.vocab_size),
-            gates=torch.zeros(rows, config.selector_rank),
+            hidden=self.device.zeros(rows, config.hidden_size),
+            logits=self.device.zeros(rows, config.vocab_size, dtype=torch.float32),
+            gates=self.device.zeros(rows, config.selector_rank),
         )
 
     def bind_context(self, rows: ContextRows) -> Forward:
@@ -178,7 +145,7 @@ class DFlash2:
                 rows.keys[:, index], values[:, index], self.cache.keys(index), self.cache.values(index), slot_mapping
             )
 
-    def bind_blocks(self, inputs: BlockInputs, outputs: BlockOutputs) -> Forward:
+    def bind_blocks(self, inputs: RowInputs, outputs: BlockOutputs) -> Forward:
         """From the block's token ids to the outputs of its drafted rows; overwrites the block's cache slots."""
         config, weights = self.config, self._weights
         scratch = self._scratch.first(len(inputs.token_ids))
@@ -200,12 +167,12 @@ class DFlash2:
         steps += [
             pick_drafted_rows,
             bound.rms_norm(outputs.hidden, weights.final_norm, config.rms_eps, out=outputs.hidden),
-            bound.linear(outputs.hidden, self._head, out=outputs.logits),
+            bound.head(outputs.hidden, self._head, out=outputs.logits),
             bound.linear(outputs.hidden, weights.selector_hidden, out=outputs.gates),
         ]
         return bound.program(steps)
 
-    def _attention(self, index: int, layer: DraftLayer, inputs: BlockInputs, scratch: _Scratch) -> list[Step]:
+    def _attention(self, index: int, layer: DraftLayer, inputs: RowInputs, scratch: _Scratch) -> list[Step]:
         config, eps = self.config, self.config.rms_eps
         k_cache, v_cache = self.cache.keys(index), self.cache.values(index)
         window = config.windows[index]
@@ -284,7 +251,7 @@ class DFlash2:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scratch:
-    """Activations of T rows, float32; every layer writes over them."""
+    """Activations of T rows; every layer writes over them."""
 
     hidden: torch.Tensor  # [T, H], the residual stream
     normed: torch.Tensor  # [T, H], a sublayer's input
@@ -298,19 +265,19 @@ class _Scratch:
     sublayer: torch.Tensor  # [T, H], a sublayer's output
 
     @classmethod
-    def allocate(cls, config: DFlash2Config, rows: int) -> _Scratch:
+    def allocate(cls, config: DFlash2Config, rows: int, device: ModelDevice) -> _Scratch:
         heads = config.num_heads + 2 * config.num_kv_heads
         return cls(
-            hidden=torch.zeros(rows, config.hidden_size),
-            normed=torch.zeros(rows, config.hidden_size),
-            coefficients=torch.zeros(rows, 2 * config.conv_kernel * config.conv_groups),
-            convolved=torch.zeros(rows, config.hidden_size),
-            qkv=torch.zeros(rows, heads * config.head_dim),
-            query=torch.zeros(rows, config.num_heads, config.head_dim),
-            attended=torch.zeros(rows, config.num_heads, config.head_dim),
-            gate_up=torch.zeros(rows, 2 * config.intermediate_size),
-            activated=torch.zeros(rows, config.intermediate_size),
-            sublayer=torch.zeros(rows, config.hidden_size),
+            hidden=device.zeros(rows, config.hidden_size),
+            normed=device.zeros(rows, config.hidden_size),
+            coefficients=device.zeros(rows, 2 * config.conv_kernel * config.conv_groups),
+            convolved=device.zeros(rows, config.hidden_size),
+            qkv=device.zeros(rows, heads * config.head_dim),
+            query=device.zeros(rows, config.num_heads, config.head_dim),
+            attended=device.zeros(rows, config.num_heads, config.head_dim),
+            gate_up=device.zeros(rows, 2 * config.intermediate_size),
+            activated=device.zeros(rows, config.intermediate_size),
+            sublayer=device.zeros(rows, config.hidden_size),
         )
 
     def first(self, rows: int) -> _Scratch:

@@ -36,6 +36,7 @@ from functools import partial
 import torch
 
 from engine.model.checkpoint import Checkpoint
+from engine.model.device import ModelDevice
 from engine.model.dflash2_config import DFlash2Config
 
 
@@ -45,6 +46,10 @@ class ConvWeights:
 
     base: torch.Tensor  # [2 sides, taps, H], float32
     projection: torch.Tensor  # [2 * taps * groups, H]
+
+    def on(self, device: ModelDevice) -> ConvWeights:
+        """The same weights there."""
+        return ConvWeights(device.vector(self.base), device.matrix(self.projection))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +67,21 @@ class DraftLayer:
     gate_up: torch.Tensor  # [2 I, H]
     down: torch.Tensor  # [H, I]
 
+    def on(self, device: ModelDevice) -> DraftLayer:
+        """The same weights there."""
+        return DraftLayer(
+            input_norm=device.vector(self.input_norm),
+            attention_conv=self.attention_conv.on(device),
+            qkv=device.matrix(self.qkv),
+            q_norm=device.vector(self.q_norm),
+            k_norm=device.vector(self.k_norm),
+            out_proj=device.matrix(self.out_proj),
+            mlp_norm=device.vector(self.mlp_norm),
+            mlp_conv=self.mlp_conv.on(device),
+            gate_up=device.matrix(self.gate_up),
+            down=device.matrix(self.down),
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DFlash2Weights:
@@ -75,6 +95,19 @@ class DFlash2Weights:
     selector_hidden: torch.Tensor  # [rank, H]
     predecessors: torch.Tensor  # [V, rank]
     successors: torch.Tensor  # [V, rank]
+
+    def on(self, device: ModelDevice) -> DFlash2Weights:
+        """The same weights there."""
+        return DFlash2Weights(
+            config=self.config,
+            fc=device.matrix(self.fc),
+            hidden_norm=device.vector(self.hidden_norm),
+            layers=tuple(layer.on(device) for layer in self.layers),
+            final_norm=device.vector(self.final_norm),
+            selector_hidden=device.matrix(self.selector_hidden),
+            predecessors=device.matrix(self.predecessors),
+            successors=device.matrix(self.successors),
+        )
 
 
 def load_dflash2(checkpoint: Checkpoint, config: DFlash2Config) -> DFlash2Weights:

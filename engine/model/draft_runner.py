@@ -6,14 +6,16 @@ beginning is worth to the target it is worth to the draft.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 
+from engine.model.buffers import StagedInputs
 from engine.model.decoder import Forward
-from engine.model.dflash2 import BlockInputs, DFlash2
+from engine.model.dflash2 import DFlash2
+from engine.model.graphs import ForwardGraphs
 from engine.model.runner import SequenceRows
 from engine.model.selector import Lattice, build_lattice
 from engine.state.sequence import Reservation
@@ -34,35 +36,55 @@ class DraftBlock:
 
 
 class DraftRunner:
-    """A draft model with its buffers. ``compute_context`` and ``store_context`` follow every forward of the target."""
+    """A draft model with its buffers. ``compute_context`` and ``store_context`` follow every forward of the target.
 
-    def __init__(self, model: DFlash2, taps: torch.Tensor, *, max_sequences: int, max_blocks: int) -> None:
-        """``taps`` f32 [max_rows, taps * H] is where the target's forward leaves its rows."""
-        config = model.config
+    ``graphs``: blocks are drafted in CUDA graphs where the device has them; ``context_graphs``: the context's
+    computation and its store too, a graph for each exact number of rows.
+    """
+
+    def __init__(
+        self,
+        model: DFlash2,
+        taps: torch.Tensor,
+        *,
+        max_sequences: int,
+        max_blocks: int,
+        graphs: bool = True,
+        context_graphs: bool = False,
+    ) -> None:
+        """``taps`` [max_rows, taps * H] is where the target's forward leaves its rows."""
+        config, device = model.config, model.device.device
         self.model = model
         self.block_size = config.block_size
         self.max_drafts = config.max_drafts
         self.max_sequences = max_sequences
-        self._context = model.allocate_context(len(taps), taps)
-        self._slots = torch.full((len(taps),), PAD, dtype=torch.int64)
-        self._inputs = BlockInputs.allocate(max_sequences, config.block_size, max_blocks)
+        self._staged_context = StagedInputs(len(taps), 1, 1, 1, device)
+        self._staged_blocks = StagedInputs(max_sequences * config.block_size, 1, max_sequences, max_blocks, device)
+        self._inputs = self._staged_blocks.host
+        self._context = model.allocate_context(taps, self._staged_context.device.positions)
         self._outputs = model.allocate_outputs(max_sequences)
         self._computed: Sequence[SequenceRows] | None = None
         self._bound_context = lru_cache(_MAX_PROGRAMS)(self._bind_context)
         self._bound_blocks = lru_cache(max_sequences)(self._bind_blocks)
+        # Pools of their own: what a context's graph leaves must outlive the graphs that run in between.
+        captures = graphs and device.type == "cuda"
+        self._block_graphs = ForwardGraphs(device) if captures else None
+        self._context_graphs = ForwardGraphs(device) if captures and context_graphs else None
 
     def compute_context(self, batch: Sequence[SequenceRows]) -> None:
         """Features, keys and values of every row that the target's last forward, of ``batch``, left at the taps.
 
         Nothing reaches the cache yet, and nothing depends on which rows will be accepted.
         """
-        rows = 0
-        positions = self._context.positions.numpy()
+        staged, rows = self._staged_context, 0
+        staged.wait_until_writable()
+        positions = staged.host.positions.numpy()
         for one in batch:
             start, count = one.reservation.start, len(one.token_ids)
             positions[rows : rows + count] = range(start, start + count)
             rows += count
-        self._bound_context(rows)()
+        staged.upload_no_sync()
+        _run(self._context_graphs, ("compute", rows), self._bound_context(rows))
         self._computed = batch
 
     def store_context(self, batch: Sequence[SequenceRows], kept: Sequence[int]) -> None:
@@ -75,37 +97,64 @@ class DraftRunner:
             seen = "none" if self._computed is None else "another one"
             raise RuntimeError(f"the context of {seen} is computed, not of this batch; compute it after its forward")
         self._computed = None
-        rows = 0
-        slots = self._slots.numpy()
+        staged, rows = self._staged_context, 0
+        staged.wait_until_writable()
+        slots = staged.host.slot_mapping.numpy()
         for one, count in zip(batch, kept, strict=True):
             end = rows + len(one.token_ids)
             slots[rows : rows + count] = one.reservation.slot_mapping[:count]
             slots[rows + count : end] = PAD
             rows = end
-        self.model.store_context(self._context.first(rows), self._slots[:rows])
+        staged.upload_no_sync()
+        store = partial(self.model.store_context, self._context.first(rows), staged.device.slot_mapping[:rows])
+        _run(self._context_graphs, ("store", rows), store)
 
     def draft(self, batch: Sequence[DraftBlock]) -> Lattice:
         """One forward of ``[anchor, mask x K]`` for each sequence. Its cache rows are scratch: see `store_context`."""
         if not 1 <= len(batch) <= self.max_sequences:
             raise ValueError(f"{len(batch)} blocks to draft; allowed: 1 to {self.max_sequences}")
+        self._staged_blocks.wait_until_writable()
+        self._fill(batch)
+        self._staged_blocks.upload_no_sync()
+        _run(self._block_graphs, len(batch), self._bound_blocks(len(batch)))
+        outputs = self._outputs.first(len(batch) * self.max_drafts)
+        return build_lattice(self.model, [one.anchor for one in batch], outputs)
+
+    def _fill(self, batch: Sequence[DraftBlock]) -> None:
+        """All of the captured batch: what lies behind the sequences of this one must be nobody's."""
         size, inputs = self.block_size, self._inputs
-        tokens, positions = inputs.token_ids.numpy(), inputs.positions.numpy()
+        tokens, positions, slots = inputs.token_ids.numpy(), inputs.positions.numpy(), inputs.slot_mapping.numpy()
+        tables, lengths, starts = inputs.block_table.numpy(), inputs.seq_lens.numpy(), inputs.query_start.numpy()
         for index, one in enumerate(batch):
             rows = slice(index * size, (index + 1) * size)
             start = one.reservation.start
             tokens[rows] = self.model.config.mask_token_id
             tokens[rows.start] = one.anchor
             positions[rows] = range(start, start + size)
-            inputs.slot_mapping.numpy()[rows] = one.reservation.slot_mapping[:size]
-            inputs.block_table.numpy()[index, : len(one.block_table)] = one.block_table
-            inputs.seq_lens.numpy()[index] = start + size
-        self._bound_blocks(len(batch))()
-        outputs = self._outputs.first(len(batch) * self.max_drafts)
-        return build_lattice(self.model, [one.anchor for one in batch], outputs)
+            slots[rows] = one.reservation.slot_mapping[:size]
+            tables[index, : len(one.block_table)] = one.block_table
+            lengths[index] = start + size
+            starts[index + 1] = rows.stop
+        lengths[len(batch) :] = 0
+        starts[len(batch) + 1 :] = len(batch) * size
 
     def _bind_context(self, rows: int) -> Forward:
         return self.model.bind_context(self._context.first(rows))
 
     def _bind_blocks(self, blocks: int) -> Forward:
-        rows = blocks * self.max_drafts
-        return self.model.bind_blocks(self._inputs.first(blocks), self._outputs.first(rows))
+        inputs = self._staged_blocks.device.first(blocks * self.block_size)
+        return self.model.bind_blocks(inputs, self._outputs.first(blocks * self.max_drafts))
+
+
+def _run(graphs: ForwardGraphs | None, shape: Hashable, forward: Callable[[], object]) -> None:
+    """``forward`` as it is, or from its graph at the second sight of its shape."""
+    if graphs is not None and graphs.knows(shape):
+        graphs.run(shape, lambda: _discard(forward()))
+        return
+    forward()
+    if graphs is not None:
+        graphs.note(shape)
+
+
+def _discard(_result: object) -> None:
+    """Graphs capture what is done, not what is returned."""

@@ -15,7 +15,7 @@ from engine.model.dflash2_config import read_dflash2_config
 from engine.model.dflash2_weights import load_dflash2
 from engine.model.draft_runner import DraftBlock, DraftRunner
 from engine.model.runner import SequenceRows
-from engine.model.selector import Lattice, best_ids
+from engine.model.selector import Lattice, best_ids, best_ids_on_device, best_ids_on_host
 from engine.state.blocks import BlockPool
 from engine.state.paged_kv import PagedKVCache
 from engine.state.sequence import SequenceState
@@ -253,3 +253,13 @@ def test_best_ids_prefer_lower_ids_among_equals() -> None:
     assert best_ids(row, 4).tolist() == [1, 3, 2, 4]
     assert best_ids(row, 1).tolist() == [1]
     assert best_ids(row, 7).tolist() == [1, 3, 2, 4, 5, 0, 6]
+
+
+@pytest.mark.parametrize("grid", [0.0, 0.5])
+def test_both_ways_to_the_best_ids_agree(grid: float) -> None:
+    rows = torch.randn(6, 999, generator=torch.Generator().manual_seed(3)) * 4
+    if grid:
+        rows = (rows / grid).round() * grid
+    rows[2, 5:900] = -torch.inf
+    rows[3, 7], rows[3, 8] = 0.0, -0.0
+    assert torch.equal(best_ids_on_device(rows, 40), best_ids_on_host(rows, 40))
