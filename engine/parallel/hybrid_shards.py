@@ -98,9 +98,7 @@ class HybridShard:
         module = path[-1] if field in _FIELDS else field
         cut = CUTS.get(module)
         if cut is None:
-            raise ModelFileError(
-                f"tensor {name}: no rule how to divide it; allowed over several ranks: {', '.join(CUTS)}"
-            )
+            raise ModelFileError(f"tensor {name}: no rule divides it over ranks; allowed: {', '.join(CUTS)}")
         if cut is Cut.WHOLE or (cut is Cut.COLUMNS and shape[1] == 1):  # one number a row belongs to all its columns
             return None
         try:
