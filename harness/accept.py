@@ -16,7 +16,7 @@ from harness.baseline import BaselineFile, encode_file, load_file, merge, path_o
 from harness.bundle import Bundle, scope_of
 from harness.comparability import differences, said
 from harness.errors import EvidenceError, UsageError, file_error
-from harness.files import utc_now, write_atomic, writing
+from harness.files import alone_in, utc_now, write_atomic, writing
 from harness.model import CaseStatus, OriginKind, Policy, Samples, ScopeEvidence
 
 SCHEMA = 1
@@ -57,21 +57,22 @@ def accept(
     first = bundles[0]
     names = scopes or [s.scope for s in first.evidence.scopes if s.origin.kind is not OriginKind.NOT_RUN]
     proposals = [_proposal(bundles, name, without_samples=without_samples) for name in names]
-    accepted = []
-    for proposal in proposals:
-        path = path_of(folder, proposal.device_key, proposal.scope)
-        old = load_file(path) if path.exists() else None
-        new = merge(old, proposal, policy)
-        outcome = Accepted(proposal.scope, path, changes(old, new))
-        accepted.append(outcome)
-        content = encode_file(new)
-        if old is not None and content == encode_file(old) and _in_ledger(folder, path, content):
-            continue
+    with alone_in(folder):  # two acceptances at once would lose a line of the ledger
+        return [_write(bundles, proposal, folder, reason, policy) for proposal in proposals]
+
+
+def _write(bundles: list[Bundle], proposal: BaselineFile, folder: Path, reason: str, policy: Policy) -> Accepted:
+    path = path_of(folder, proposal.device_key, proposal.scope)
+    old = load_file(path) if path.exists() else None
+    new = merge(old, proposal, policy)
+    outcome = Accepted(proposal.scope, path, changes(old, new))
+    content = encode_file(new)
+    if old is None or content != encode_file(old) or not _in_ledger(folder, path, content):
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         append_line(folder / LEDGER, _line(bundles, proposal, reason, outcome, content, path))
         write_atomic(path, content)
-    return accepted
+    return outcome
 
 
 def _check_source(bundle: Bundle) -> None:

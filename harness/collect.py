@@ -9,7 +9,7 @@ from harness.claims import not_claimed
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import read_scope
 from harness.model import Evidence, ScopeEvidence
-from harness.rundir import SCOPE_NAME, read_json, read_scope_json
+from harness.rundir import ASIDE, SCOPE_NAME, read_json, read_scope_json
 
 
 def scope_folders(run: Path) -> list[Path]:
@@ -19,6 +19,8 @@ def scope_folders(run: Path) -> list[Path]:
             f"{run} is no run folder (it has no run.json)", "give a folder that `python -m harness run` wrote"
         )
     folders = sorted(path for path in run.iterdir() if path.is_dir() and SCOPE_NAME.fullmatch(path.name))
+    for aside in sorted(run.glob(f"*{ASIDE}")):
+        raise EvidenceError(f"{aside}: a new try was killed as it began", f"run {aside.stem} again with --resume")
     if not folders:
         raise EvidenceError(f"{run}: no scope was run", "run one: python -m harness run SCOPE --run-dir " + str(run))
     for folder in folders:

@@ -22,6 +22,7 @@ from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import json_bytes, utc_now, write_atomic, writing
 
 SCHEMA = 1
+ASIDE = ".earlier"  # where an earlier try lies while it moves; no scope is called so
 SCOPE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
@@ -47,18 +48,22 @@ class RunDir:
         return record is not None and record["state"] in ("finished", "not_run")
 
     def begin_attempt(self, name: str) -> tuple[Path, int]:
-        """Make the scope's folder empty, moving an earlier try to ``attempts/<n>``; gives folder and try number."""
-        folder = self.scope(name)
+        """Make the scope's folder empty, moving an earlier try to ``attempts/<n>``; gives folder and try number.
+
+        The try moves as one folder, by way of a name aside: killed at any step, the next call goes on from there.
+        """
+        folder, aside = self.scope(name), self.path / f"{name}{ASIDE}"
+        attempts = folder / "attempts"
         with writing(folder):
+            if folder.exists() and not aside.exists() and any(entry != attempts for entry in folder.iterdir()):
+                folder.rename(aside)
             folder.mkdir(exist_ok=True)
-            earlier = [entry for entry in folder.iterdir() if entry.name != "attempts"]
-            number = len(list((folder / "attempts").iterdir())) if (folder / "attempts").is_dir() else 0
-            if earlier:
-                number += 1
-                kept = folder / "attempts" / str(number)
-                kept.mkdir(parents=True)
-                for entry in earlier:
-                    entry.rename(kept / entry.name)
+            if aside.exists():
+                if (aside / "attempts").exists():
+                    (aside / "attempts").rename(attempts)
+                attempts.mkdir(exist_ok=True)
+                aside.rename(attempts / str(len(list(attempts.iterdir())) + 1))
+            number = len(list(attempts.iterdir())) if attempts.exists() else 0
         return folder, number + 1
 
 

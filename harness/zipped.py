@@ -3,6 +3,7 @@ is written, and what comes out is checked as a bundle before it gets its name.""
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import zipfile
@@ -21,7 +22,7 @@ def write_zip(bundle: Path, target: Path) -> None:
     """Pack a bundle, checked first, below one folder of its own name. The same bundle gives the same bytes."""
     checked = bag.check(bundle)
     names = sorted([*checked.members, *bag.TAG_FILES, bag.TAG_MANIFEST])
-    temporary = target.with_name(f".{target.name}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     with writing(target):
         if target.exists():
             raise UsageError(f"{target} is there already", "give a new name")

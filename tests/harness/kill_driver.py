@@ -1,7 +1,7 @@
 """Kills a child at its n-th durable write, for n = 1, 2, ... until it gets through; checks what each leaves behind.
 
-Run in a project that ``conftest.sealed`` made: ``python kill_driver.py seal|accept``. A process of its own, so that it
-can fork without threads.
+Run in a project that ``conftest.sealed`` made: ``python kill_driver.py seal|accept|attempt``. A process of its own, so
+that it can fork without threads.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from harness import report
 from harness.accept import LEDGER, accept, read_ledger
 from harness.baseline import load_file
 from harness.bundle import open_bundle
+from harness.collect import collect
+from harness.errors import EvidenceError
 from harness.files import sha256_file
 from harness.model import Policy
+from harness.rundir import open_run
 from harness.seal import SealRequest, seal_run
 
 LIMIT = 300
 
 
 def killed_at(number: int, work: Callable[[], object]) -> bool:
-    """Run ``work`` in a child that is killed at its ``number``-th fsync or rename; False if it came to its end."""
+    """Run ``work`` in a child that is killed at its ``number``-th fsync, rename or mkdir; False if it got through."""
     child = os.fork()
     if child == 0:
         count = 0
-        fsync, rename = os.fsync, os.rename
 
         def step() -> None:
             nonlocal count
@@ -45,7 +47,8 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 
             return counting
 
-        os.fsync, os.rename, os.replace = counted(fsync), counted(rename), counted(os.replace)
+        for name in ("fsync", "rename", "replace", "mkdir"):
+            setattr(os, name, counted(getattr(os, name)))
         try:
             work()
             os._exit(0)
@@ -104,9 +107,41 @@ def try_accept() -> int:
     raise AssertionError("never got through")
 
 
+def try_attempt() -> int:
+    """A third try begins and is killed: the two before it stay whole, each under its number, and the run is sound."""
+
+    def work() -> object:
+        with open_run(Path("runs/k")) as run:
+            return run.begin_attempt("timed")
+
+    def tries() -> list[set[str]]:
+        kept = [*sorted(Path("runs/k/timed/attempts").iterdir(), key=lambda path: int(path.name))]
+        return [{path.name for path in folder.iterdir()} for folder in kept]
+
+    for number in range(1, LIMIT):
+        shutil.copytree("runs/a", "runs/k")
+        shutil.copytree("runs/a/timed", "runs/k/timed/attempts/1")
+        whole = {path.name for path in Path("runs/a/timed").iterdir()}
+        done = not killed_at(number, work)
+        try:  # as it was, or refused until the try is made: never sealed without what was there
+            evidence = collect(Path("runs/k"), "k", [])
+            assert evidence.scope("timed") is not None
+        except EvidenceError:
+            pass
+        assert not killed_at(0, work)
+        assert tries() == [whole, whole]
+        assert list(Path("runs/k").glob("*.earlier")) == []
+        shutil.copytree("runs/a/timed", "runs/k/timed", dirs_exist_ok=True)
+        assert len(collect(Path("runs/k"), "k", []).scopes) == len(list(Path("runs/a").iterdir())) - 2
+        shutil.rmtree("runs/k")
+        if done:
+            return number - 1
+    raise AssertionError("never got through")
+
+
 def main() -> None:
     report.draw_plots = lambda document: {}
-    print(try_seal() if sys.argv[1] == "seal" else try_accept())
+    print({"seal": try_seal, "accept": try_accept, "attempt": try_attempt}[sys.argv[1]]())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,27 @@ def test_a_ledger_is_only_appended_to(tmp_path: Path) -> None:
         run(tmp_path, bundle_of(plain(3), digest="c"))
     with pytest.raises(EvidenceError, match="line 1"):
         read_ledger(tmp_path / LEDGER)
+
+
+def test_two_acceptances_at_once_keep_both_lines(tmp_path: Path) -> None:
+    scopes = [replace(plain(), scope=f"scope_{number}") for number in range(12)]
+    bundles = [bundle_of(one, digest=one.scope) for one in scopes]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda bundle: run(tmp_path, bundle), bundles))
+    assert {line["scope"] for line in read_ledger(tmp_path / LEDGER)} == {one.scope for one in scopes}
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_clock_that_jumps_back_leaves_the_order_of_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value, now in ((1.0, "2027-01-01T00:00:00Z"), (2.0, "1999-01-01T00:00:00Z")):
+        monkeypatch.setattr("harness.accept.utc_now", lambda now=now: now)
+        run(tmp_path, bundle_of(plain(value), digest=str(value)))
+    first, second = read_ledger(tmp_path / LEDGER)
+    assert (first["time"], second["previous"]) == ("2027-01-01T00:00:00Z", first["sha256"])
+    run(tmp_path, bundle_of(plain(2.0), digest="2"))  # the last line counts, not the latest time
+    assert len(read_ledger(tmp_path / LEDGER)) == 2
 
 
 def test_a_read_only_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
