@@ -20,10 +20,12 @@ import torch
 from engine.config import EngineConfig
 from engine.errors import ModelFileError
 from engine.model.weights_gguf import default_model_path
+from engine.ops.functional import dense_logits
 from engine.parallel.launch import END_SECONDS, RankFailed
 from suites.checkpoints.hybrid import config_with_heads, random_tensors, write_checkpoint
 from suites.oracles import tolerance
 from suites.oracles.collectives import ordered_sum
+from suites.oracles.collectives import best_candidates
 from suites.oracles.judge import assert_bits_equal
 from suites.recording import Record
 from suites.tp_admission import jobs, nccl_jobs
@@ -108,12 +110,14 @@ def test_fp32_head_over_gpus_is_the_head_of_one(size: int, record: Record) -> No
     x = rng.normal(size=(3, 64)).astype(np.float16).astype(np.float32)
     weight = rng.normal(size=(192, 64)).astype(np.float16)
     weight[190], weight[99] = weight[1], weight[5]
-    (one,) = on_ranks(1, jobs.head_answer, x, weight, 20, True, "cuda", device="cuda")
+    expected = dense_logits(torch.from_numpy(x).cuda().half(), torch.from_numpy(weight).cuda()).cpu().numpy()
+    values, ids, ties = best_candidates(expected, 20)
     for answer in on_ranks(size, jobs.head_answer, x, weight, 20, True, "cuda", device="cuda"):
         assert answer.dtype == "torch.float32"
-        assert_bits_equal(answer.dense, one.dense.astype(np.float32), f"dense logits over {size} GPUs")
-        assert_bits_equal(answer.values, one.values, f"candidates over {size} GPUs")
-        assert_bits_equal(answer.ids, one.ids, f"candidate ids over {size} GPUs")
+        assert_bits_equal(answer.dense, expected, f"dense logits over {size} GPUs")
+        assert_bits_equal(answer.values, values, f"candidates over {size} GPUs")
+        assert_bits_equal(answer.ids, ids, f"candidate ids over {size} GPUs")
+        assert answer.cuts_a_tie.tolist() == ties
 
 
 @pytest.fixture(scope="module")
