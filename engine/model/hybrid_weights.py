@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.errors import ModelFileError
+from engine.linear.fold import one_global_scale
 from engine.model import nvfp4
 from engine.model.checkpoint import Checkpoint
 from engine.model.hybrid_config import AttentionSizes, GdnSizes, HybridConfig, LayerKind
@@ -113,7 +114,7 @@ def _weight(*parts: Matrix) -> Weight:
     if len(quantised) != len(parts):
         raise ModelFileError("some of the parts of a fused projection are NVFP4 and some are not; allowed: all or none")
     try:
-        return nvfp4.join(quantised).pack()
+        return nvfp4.join(one_global_scale(quantised)).pack()
     except ValueError as error:
         raise ModelFileError(str(error)) from error
 
