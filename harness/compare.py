@@ -29,7 +29,7 @@ from harness.model import (
     ScopeRow,
 )
 
-JUDGE = 1  # raised when the same two pieces of evidence would be judged differently
+JUDGE = 2  # raised when the same two pieces of evidence would be judged differently
 RENAME_LIMIT = 200  # beyond so many missing or new cases a suggestion would be a guess
 RENAME_LIKENESS = 0.8
 NOT_ASKED = "not part of this run"

@@ -25,7 +25,7 @@ from harness.model import (
     TokenControl,
 )
 from harness.pairs import control_spread, judge_pairs, steadiness
-from harness.sequential import least_spent
+from harness.sequential import least_spent, share
 from harness.stats import (
     decide,
     least_p,
@@ -185,15 +185,21 @@ def _samples(
     cases: Mapping[str, CaseResult],
     policy: Policy,
 ) -> list[MetricRow]:
+    """Every sample set. Those that can be judged are judged together: their error is shared out (Bonferroni)."""
     before = {(samples.node, samples.name): samples for samples in base.samples} if base is not None else {}
     stops = [_natural_stops(base), _natural_stops(head)]
-    rows = []
     after = {(samples.node, samples.name): samples for samples in head.samples}
+    against = {}
     for key, samples in after.items():
         old = before.get(key)
         control = (samples.node, samples.control)
         natural = (stops[0].get(control, True), stops[1].get(control, True))
-        rows.append(samples_row(head.scope, old, samples, natural, obstacle, policy))
+        against[key] = "" if old is None else _samples_obstacle(old, samples, natural, obstacle)
+    family = sum(not reason for key, reason in against.items() if key in before)
+    each = replace(policy, level=1 - share(1 - policy.level, max(1, family)))
+    rows = [samples_row(head.scope, before.get(key), samples, against[key], each) for key, samples in after.items()]
+    together = (f"{family} quantities are judged together, each at {each.level:.2%}",) if family > 1 else ()
+    rows = [replace(row, notes=(*row.notes, *together)) if row.margin_source else row for row in rows]
     rows += [_absent(head.scope, *key, "samples", cases) for key in before if key not in after]
     return rows
 
@@ -202,10 +208,21 @@ def _natural_stops(scope: ScopeEvidence | None) -> dict[tuple[str, str], bool]:
     return {(t.node, t.name): t.natural_stop for t in scope.tokens} if scope is not None else {}
 
 
-def samples_row(
-    scope: str, base: Samples | None, head: Samples, natural_stop: tuple[bool, bool], obstacle: str, policy: Policy
-) -> MetricRow:
-    """Compare two sets of repeats by the interval of the ratio of their medians against a margin."""
+def _samples_obstacle(base: Samples, head: Samples, natural_stop: tuple[bool, bool], obstacle: str) -> str:
+    """Why two sets may not be judged; empty where they may. A changed kind of unit is an outcome, no obstacle."""
+    if not same_dimension(base.unit, head.unit):
+        return "another unit"
+    reason = obstacle or samples_obstacle(base, head, natural_stop)
+    if not reason and min(*base.values, *head.values) <= 0:
+        reason = "a value is not positive: there is no ratio"
+    return reason
+
+
+def samples_row(scope: str, base: Samples | None, head: Samples, obstacle: str, policy: Policy) -> MetricRow:
+    """Compare two sets of repeats by the interval of the ratio of their medians against a margin.
+
+    ``obstacle`` is why they may not be judged; ``policy.level`` what this one row must reach.
+    """
     row = MetricRow(
         scope,
         head.node,
@@ -227,11 +244,8 @@ def samples_row(
         return replace(row, outcome=MetricOutcome.CHANGED, base_n=len(base.values), reason=reason)
     before = [convert(value, base.unit, head.unit) for value in base.values]
     row = replace(row, base=median(before), base_n=len(before))
-    reason = obstacle or samples_obstacle(base, head, natural_stop)
-    if reason:
-        return replace(row, outcome=MetricOutcome.INCOMPARABLE, reason=reason)
-    if min(*before, *head.values) <= 0:
-        return replace(row, outcome=MetricOutcome.INCOMPARABLE, reason="a value is not positive: there is no ratio")
+    if obstacle:
+        return replace(row, outcome=MetricOutcome.INCOMPARABLE, reason=obstacle)
     if _one_session(base, head):
         return _judged_pairs(row, replace(base, values=tuple(before)), head)
     return _judged(row, before, head, *_margin(base, policy), policy.level)
@@ -274,7 +288,9 @@ def _judged(
     if interval is None:
         enough = needs_n(len(before), level)
         ask = f"n = {enough} at head" if enough else f"n = {needs_n_each(level)} on each side"
-        reason = f"needs {ask}: {len(before)} against {len(head.values)} repeats cannot reach the {level:.0%} level"
+        reason = (
+            f"needs {ask}: {len(before)} against {len(head.values)} repeats cannot reach the {100 * level:.4g}% level"
+        )
         return replace(row, outcome=MetricOutcome.UNDECIDED, reason=reason)
     outcome = decide(interval, margin, head.better)
     reason = ""

@@ -15,8 +15,8 @@ SCHEMA = 1
 TRIALS: Mapping[int, int] = {0: 40, 2: 20, 3: 20, 5: 20}
 """Per cent of delay -> how many trials at least."""
 
-_TURN = (0, 2, 0, 3, 5)
-"""The order in which delays come: whenever a study ends, each has had its share."""
+_TURNS = ((0, 2, 0, 3), (5,))
+"""Delays come in turn, so that each has had its share whenever a study ends; those without a target come last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ def next_trials(done: Iterable[Result]) -> list[tuple[int, int]]:
     have = {(result.delay, result.index) for result in done}
     place: Counter[int] = Counter()
     order = []
-    for _ in range(max(TRIALS.values())):
-        for delay in _TURN:
-            index = place[delay]
-            place[delay] += 1
-            if index < TRIALS[delay] and (delay, index) not in have:
-                order.append((delay, index))
+    for turn in _TURNS:
+        while any(place[delay] < TRIALS[delay] for delay in turn):
+            for delay in turn:
+                if (delay, place[delay]) not in have and place[delay] < TRIALS[delay]:
+                    order.append((delay, place[delay]))
+                place[delay] += 1
     return order
 
 

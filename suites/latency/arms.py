@@ -53,7 +53,7 @@ def load_arms(path: Path = ARMS_FILE) -> dict[str, Arm]:
     return arms
 
 
-ENGINE_FIELDS = ("model", "threads", "draft", "draft_tokens", "kv_cache_dtype", "batch")
+ENGINE_FIELDS = ("model", "threads", "draft", "draft_tokens", "kv_cache_dtype")
 
 
 def engine_of(arm: Arm) -> tuple[Any, ...]:

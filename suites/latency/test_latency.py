@@ -19,12 +19,18 @@ Repeats = Callable[[str], tuple[Repeat, ...]]
 
 @pytest.mark.parametrize("arm", load_arms())
 def test_round(arm: str, repeats: Repeats, record: Record) -> None:
-    """One warm-up, three repeats; nothing is recorded before all of them did the same work and ended by themselves."""
+    """A warm-up and repeats; nothing is recorded before all of them did the same work and ended by themselves.
+
+    An arm with a control is timed only if it emits that arm's tokens: an option that changes them is no optimisation.
+    """
     record.group(arm)
     warm_up, *measured = repeats(arm)
     for repeat in (warm_up, *measured):
         control.require_natural_stop(repeat.runs)
     control.require_same_tokens([repeat.runs for repeat in (warm_up, *measured)], f"{arm}: repeat")
+    control_arm = load_arms()[arm].control
+    if control_arm:
+        control.require_same_tokens([repeats(control_arm)[0].runs, warm_up.runs], f"{arm} against {control_arm}")
     for repeat in measured:
         assert repeat.peak_rss_bytes < MOST_RESIDENT_BYTES, f"{repeat.peak_rss_bytes / MIB:.0f} MiB resident"
 
@@ -63,6 +69,13 @@ def test_lookup_changes_no_greedy_token(repeats: Repeats) -> None:
     """Drafting may only change how fast the same text comes."""
     plain, lookup = repeats("greedy-plain"), repeats("greedy-lookup")
     control.require_same_tokens([plain[0].runs, lookup[0].runs], "greedy, lookup on")
+
+
+@pytest.mark.group("control")
+def test_a_batch_changes_no_token(repeats: Repeats) -> None:
+    """Rows of a batch do not know of each other: the same texts come whether prompts run alone or together."""
+    alone, together = repeats("greedy-plain"), repeats("greedy-batch")
+    control.require_same_tokens([alone[0].runs, together[0].runs], "greedy, batch of 3")
 
 
 @pytest.mark.group("control")

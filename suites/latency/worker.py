@@ -29,20 +29,23 @@ WARMING_TOKENS = 4  # the first touch of the weights is no part of a time to the
 
 def measure(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     """Load the engine, touch every weight once for each arm, generate the arm's prompts one after another."""
-    llm = load(arms[0])
+    from native import loader
+
+    llm = load(arms[0], max(arm.batch for arm in arms))
     percent = delay.asked_for(os.environ)
     if percent:
         delay.plant(percent)
     measured = [(arm, _runs(llm, arm)) for arm in arms]
-    unfit = fitness.unfit_reasons()
+    library = loader.library_path()
+    unfit = [*fitness.unfit_reasons(), *fitness.engine_reasons(llm), *fitness.library_reasons(library)]
     if delay.VARIABLE in os.environ:
         unfit.append(f"planted delay: {percent:g} % of each round")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return [{"arm": arm.name, "runs": runs, "peak_rss_bytes": peak, "unfit": unfit} for arm, runs in measured]
 
 
-def load(arm: Arm) -> LLM:
-    """The engine that ``arm`` asks for."""
+def load(arm: Arm, batch: int = 1) -> LLM:
+    """The engine that ``arm`` asks for, with room for ``batch`` sequences at a time."""
     # Here and not above: `--list`, `--fitness` and a wrong arm name answer without loading torch.
     from engine.config import EngineConfig, read_environment
     from engine.llm import LLM
@@ -54,7 +57,7 @@ def load(arm: Arm) -> LLM:
         "threads": arm.threads,
         "kv_cache_dtype": arm.kv_cache_dtype,
         "max_model_len": CONTEXT,
-        "kv_cache_tokens": arm.batch * CONTEXT if arm.batch > 1 else None,
+        "kv_cache_tokens": batch * (CONTEXT + arm.draft_tokens + 1),
     }
     return LLM(EngineConfig(**config))
 

@@ -82,7 +82,8 @@ def test_the_rivals_rules() -> None:
 def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     order = next_trials([])
     assert len(order) == sum(TRIALS.values())
-    assert order[:5] == [(0, 0), (2, 0), (0, 1), (3, 0), (5, 0)]
+    assert order[:5] == [(0, 0), (2, 0), (0, 1), (3, 0), (0, 2)]
+    assert order[-20:] == [(5, index) for index in range(20)]
     path = tmp_path / "results.jsonl"
     append(path, machine_line({"cpu.model": "x", "cpu.mhz": "7"}))
     append(path, result_line(result(0, 0)))
