@@ -87,13 +87,17 @@ class DraftRunner:
         _run(self._context_graphs, ("compute", rows), self._bound_context(rows))
         self._computed = batch
 
+    def holds(self, batch: Sequence[SequenceRows]) -> bool:
+        """Whether the context of this very batch is computed and not yet stored."""
+        return self._computed is batch
+
     def store_context(self, batch: Sequence[SequenceRows], kept: Sequence[int]) -> None:
         """The first ``kept[i]`` rows of sequence i into its cache slots; the others are PAD and leave nothing.
 
         Raises ``RuntimeError`` unless ``batch`` is the very batch that was computed last, and for a second time: what
         the buffers hold would be another round's.
         """
-        if self._computed is not batch:
+        if not self.holds(batch):
             seen = "none" if self._computed is None else "another one"
             raise RuntimeError(f"the context of {seen} is computed, not of this batch; compute it after its forward")
         self._computed = None

@@ -48,21 +48,21 @@ class DraftContext:
         self._draft = draft
         self._pipeline = pipeline
         self._full_rows = full_rows
-        self._ahead = False
 
     def verified(self, shape: RoundShape) -> None:
         """Behind a verification and before its rows are judged: compute ahead where that is asked for and admitted."""
         refusal = pipeline_refusal(shape, self._full_rows) if self._pipeline else "the pipeline is off"
         self.rounds[refusal or ADMITTED] += 1
-        self._ahead = refusal is None
-        if self._ahead:
+        if refusal is None:
             self._draft.compute_context(self._runner.last_batch)
 
     def committed(self, sequences: Sequence[SequenceState]) -> None:
-        """Behind the commits of the last forward's batch, in its order: store the rows that stayed of each sequence."""
+        """Behind the commits of the last forward's batch, in its order: store the rows that stayed of each sequence.
+
+        What was computed ahead is taken only for this very batch; what an interrupted round left is computed anew.
+        """
         batch = self._runner.last_batch
-        if not self._ahead:
+        if not self._draft.holds(batch):
             self._draft.compute_context(batch)
-        self._ahead = False
         kept = [one.num_computed - rows.reservation.start for one, rows in zip(sequences, batch, strict=True)]
         self._draft.store_context(batch, kept)

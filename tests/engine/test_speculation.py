@@ -148,6 +148,30 @@ def test_the_pipeline_changes_no_bit(target: Path, draft: Path, monkeypatch: pyt
             assert torch.equal(one[name], other[name]), f"step {index}: {name} differ"
 
 
+@pytest.mark.parametrize("where", ["engine.llm.reject", "engine.llm.commit"])
+def test_an_interrupted_round_leaves_an_engine_that_goes_on(
+    target: Path, draft: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    llm = engine(target, draft, context_pipeline=True)
+    expected = said(llm.generate(PROMPT, HOT))
+    calls: list[int] = []
+
+    def interrupted(*_: object, **__: object) -> None:
+        calls.append(len(calls))
+        raise KeyboardInterrupt
+
+    streamed = iter(llm.stream(PROMPT, HOT))
+    for _ in range(4):
+        next(streamed)
+    with monkeypatch.context() as patch:
+        patch.setattr(where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(streamed)
+    assert calls == [0]
+    assert said(llm.generate(PROMPT, HOT)) == expected
+    assert llm.pool.num_free == llm.pool.num_blocks - 1
+
+
 @pytest.mark.parametrize(
     ("shape", "reason"),
     [
