@@ -210,9 +210,15 @@ def tp_admission(session: nox.Session) -> None:
 
 
 @nox.session
+def spec_decode(session: nox.Session) -> None:
+    """Exact output laws, rejection, drafts against fp64, context pipeline, state replay, no trace of the rejected."""
+    _scope(session, "spec_decode", needs_model=False)
+
+
+@nox.session
 def nightly(session: nox.Session) -> None:
     """Every scope there is, sealed and judged: what a GPU machine runs at night."""
-    for scope in ("kernels", "sampling", "routing", "tp_admission"):
+    for scope in ("kernels", "sampling", "spec_decode", "routing", "tp_admission"):
         _scope(session, scope, needs_model=False)
     _scope(session, "latency", needs_model=True)
 
