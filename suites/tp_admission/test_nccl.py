@@ -24,8 +24,7 @@ from engine.ops.functional import dense_logits
 from engine.parallel.launch import END_SECONDS, RankFailed
 from suites.checkpoints.hybrid import config_with_heads, random_tensors, write_checkpoint
 from suites.oracles import tolerance
-from suites.oracles.collectives import ordered_sum
-from suites.oracles.collectives import best_candidates
+from suites.oracles.collectives import best_candidates, ordered_sum
 from suites.oracles.judge import assert_bits_equal
 from suites.recording import Record
 from suites.tp_admission import jobs, nccl_jobs
