@@ -24,7 +24,7 @@ from engine.model.decoder import Forward, rope_table
 from engine.model.device import HOST, ModelDevice
 from engine.model.dflash2_config import DFlash2Config
 from engine.model.dflash2_weights import ConvWeights, DFlash2Weights, DraftLayer
-from engine.ops import bound, functional
+from engine.ops import bound
 from engine.ops.bound import Step
 from engine.ops.functional import FULL_WINDOW, Weight
 from engine.ops.reference import rotate
@@ -135,15 +135,23 @@ class DFlash2:
 
         return bound.program([*steps, turn])
 
-    def store_context(self, rows: ContextRows, slot_mapping: torch.Tensor) -> None:
-        """Keys and values of ``rows`` into the cache, int64 [T]; a row whose slot is -1 (PAD) leaves nothing."""
+    def bind_store(self, rows: ContextRows, slot_mapping: torch.Tensor) -> Forward:
+        """Keys and values of ``rows`` into their cache slots, int64 [T]; a row with slot -1 (PAD) leaves nothing."""
         config = self.config
         shape = (len(rows.features), config.num_layers, 2, config.num_kv_heads, config.head_dim)
         values = rows.keys_values.view(shape)[:, :, 1]
-        for index in range(config.num_layers):
-            functional.store_kv(
-                rows.keys[:, index], values[:, index], self.cache.keys(index), self.cache.values(index), slot_mapping
-            )
+        return bound.program(
+            [
+                bound.store_kv(
+                    rows.keys[:, index],
+                    values[:, index],
+                    self.cache.keys(index),
+                    self.cache.values(index),
+                    slot_mapping,
+                )
+                for index in range(config.num_layers)
+            ]
+        )
 
     def bind_blocks(self, inputs: RowInputs, outputs: BlockOutputs) -> Forward:
         """From the block's token ids to the outputs of its drafted rows; overwrites the block's cache slots."""

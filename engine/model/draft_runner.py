@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 
@@ -65,6 +65,7 @@ class DraftRunner:
         self._outputs = model.allocate_outputs(max_sequences)
         self._computed: Sequence[SequenceRows] | None = None
         self._bound_context = lru_cache(_MAX_PROGRAMS)(self._bind_context)
+        self._bound_store = lru_cache(_MAX_PROGRAMS)(self._bind_store)
         self._bound_blocks = lru_cache(max_sequences)(self._bind_blocks)
         # Pools of their own: what a context's graph leaves must outlive the graphs that run in between.
         captures = graphs and device.type == "cuda"
@@ -110,8 +111,7 @@ class DraftRunner:
             slots[rows + count : end] = PAD
             rows = end
         staged.upload_no_sync()
-        store = partial(self.model.store_context, self._context.first(rows), staged.device.slot_mapping[:rows])
-        _run(self._context_graphs, ("store", rows), store)
+        _run(self._context_graphs, ("store", rows), self._bound_store(rows))
 
     def draft(self, batch: Sequence[DraftBlock]) -> Lattice:
         """One forward of ``[anchor, mask x K]`` for each sequence. Its cache rows are scratch: see `store_context`."""
@@ -144,6 +144,9 @@ class DraftRunner:
 
     def _bind_context(self, rows: int) -> Forward:
         return self.model.bind_context(self._context.first(rows))
+
+    def _bind_store(self, rows: int) -> Forward:
+        return self.model.bind_store(self._context.first(rows), self._staged_context.device.slot_mapping[:rows])
 
     def _bind_blocks(self, blocks: int) -> Forward:
         inputs = self._staged_blocks.device.first(blocks * self.block_size)

@@ -43,6 +43,7 @@ __all__ = [
     "set_threads",
     "sigmoid_gate",
     "silu_mul",
+    "store_kv",
     "threads",
 ]
 
@@ -128,6 +129,15 @@ def rope_store_kv(
         store = partial(ops_cuda.rope_store_kv, qkv, cos_sin, positions, *caches)
         return partial(store, interleaved=interleaved, q_out=q_out)
     return native_ops.bind_rope_store_kv(qkv, cos_sin, positions, *caches, interleaved=interleaved, q_out=q_out)
+
+
+def store_kv(
+    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slot_mapping: torch.Tensor
+) -> Step:
+    """See `functional.store_kv`."""
+    if on_cuda("store_kv", k):
+        return partial(ops_cuda.store_kv, k, v, k_cache, v_cache, slot_mapping)
+    return native_ops.bind_store_kv(k, v, k_cache, v_cache, slot_mapping)
 
 
 def paged_attention(
