@@ -302,4 +302,7 @@ def _init(rank: int, size: int, device: Device, store: Any) -> Group:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_ALLOWED_IDLE)
     group = dist.group.WORLD
     assert group is not None  # it was made a line ago
-    return ProcessGroup(group)
+    joined = ProcessGroup(group)
+    # Rank 0 keeps the addresses: with a short task it would leave before the others have met each other.
+    joined.all_gather(torch.zeros(size, 1), torch.zeros(1))
+    return joined
