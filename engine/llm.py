@@ -48,7 +48,6 @@ class LLM:
         self.pool = model.pool
         self.pools = model.pools
         self.observer: RoundObserver | None = None
-        self._context_s = 0.0  # spent on the context of the last forward; counts as drafting of the next round
         self._scheduler: Scheduler[Run] = Scheduler(
             model.pool,
             max_sequences=self.config.max_sequences,
@@ -109,7 +108,7 @@ class LLM:
                     self._reject_and_commit(run, Proposal(), verification, StepClock(), first_rows=count)
             self._keep_context([run for run, _ in plan.prefill])
         if plan.decode:
-            clock = StepClock(self._context_s)
+            clock = StepClock(0.0 if self.context is None else self.context.take_seconds())
             runs, items = self._draft(plan.decode)
             clock.drafted()
             verifications = verify(self.runner, items, self.config.rejection) if items else []
@@ -168,10 +167,8 @@ class LLM:
 
     def _keep_context(self, runs: Sequence[Run]) -> None:
         """Behind the commits of a forward's sequences: the draft model's context of the rows that stayed."""
-        start = time.perf_counter()
         if self.context is not None and runs:
             self.context.committed([run.sequence for run in runs])
-        self._context_s = time.perf_counter() - start
 
     def withdraw(self, run: Run) -> None:
         """Take a request out, finished or not, and hand its blocks back; nothing happens when it is out already."""

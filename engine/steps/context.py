@@ -7,12 +7,13 @@ ones are PAD. In order or ahead, every bit that can be observed is the same.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.model.draft_runner import DraftRunner
-from engine.model.runner import ModelRunner
+from engine.model.runner import ModelRunner, SequenceRows
 from engine.state.sequence import SequenceState
 
 ADMITTED = "ahead"
@@ -48,13 +49,14 @@ class DraftContext:
         self._draft = draft
         self._pipeline = pipeline
         self._full_rows = full_rows
+        self._seconds = 0.0
 
     def verified(self, shape: RoundShape) -> None:
         """Behind a verification and before its rows are judged: compute ahead where that is asked for and admitted."""
         refusal = pipeline_refusal(shape, self._full_rows) if self._pipeline else "the pipeline is off"
         self.rounds[refusal or ADMITTED] += 1
         if refusal is None:
-            self._draft.compute_context(self._runner.last_batch)
+            self._compute(self._runner.last_batch)
 
     def committed(self, sequences: Sequence[SequenceState]) -> None:
         """Behind the commits of the last forward's batch, in its order: store the rows that stayed of each sequence.
@@ -63,6 +65,18 @@ class DraftContext:
         """
         batch = self._runner.last_batch
         if not self._draft.holds(batch):
-            self._draft.compute_context(batch)
+            self._compute(batch)
+        start = time.perf_counter()
         kept = [one.num_computed - rows.reservation.start for one, rows in zip(sequences, batch, strict=True)]
         self._draft.store_context(batch, kept)
+        self._seconds += time.perf_counter() - start
+
+    def take_seconds(self) -> float:
+        """Host seconds spent since the last call: what the drafts of the round to come have cost already."""
+        taken, self._seconds = self._seconds, 0.0
+        return taken
+
+    def _compute(self, batch: Sequence[SequenceRows]) -> None:
+        start = time.perf_counter()
+        self._draft.compute_context(batch)
+        self._seconds += time.perf_counter() - start
