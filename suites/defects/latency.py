@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from suites.defects import Defect
 from suites.latency.figures import PromptRun, Runs
@@ -37,6 +38,14 @@ def _only_the_first_repeat(original: Callable[[Sequence[Runs], str], str]) -> Ca
 
 def _nothing_seen(_: Callable[[], list[str]]) -> Callable[[], list[str]]:
     return list
+
+
+def _fit_library(_: Callable[[Path], list[str]]) -> Callable[[Path], list[str]]:
+    return lambda library: []
+
+
+def _unobserved(_: Callable[[object], list[str]]) -> Callable[[object], list[str]]:
+    return lambda llm: []
 
 
 DEFECTS = (
@@ -111,5 +120,23 @@ DEFECTS = (
             "suites/latency/test_unprofiled.py::test_a_worker_that_is_watched_says_so",
             "suites/latency/test_unprofiled.py::test_hooks_are_seen",
         ),
+    ),
+    Defect(
+        name="latency-debug-build-timed",
+        description="a native library built with a sanitizer or without optimisation is timed as if it were the product",
+        scope="latency",
+        owner="suites.latency.fitness",
+        attribute="library_reasons",
+        spoil=_fit_library,
+        must_go_red=("suites/latency/test_unprofiled.py::test_a_debug_or_sanitized_library_is_seen",),
+    ),
+    Defect(
+        name="latency-observer-timed",
+        description="an observer of every round is no reason against timing the engine",
+        scope="latency",
+        owner="suites.latency.fitness",
+        attribute="engine_reasons",
+        spoil=_unobserved,
+        must_go_red=("suites/latency/test_unprofiled.py::test_whoever_watches_the_rounds_is_seen",),
     ),
 )

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from suites.latency import bench_llama_cpp as bench
-from suites.latency.arms import load_arms, load_prompts
+from suites.latency import delay
+from suites.latency.arms import ARMS_FILE, engine_of, groups, load_arms, load_prompts
 from suites.latency.repeats import run_worker
 
 
@@ -32,6 +33,43 @@ def test_an_arm_with_a_wrong_key_is_an_error(tmp_path: Path, line: str) -> None:
 def test_an_unknown_prompt_set_is_an_error() -> None:
     with pytest.raises(ValueError, match="no prompt set 'long'; it has short_chat"):
         load_prompts("long")
+
+
+def test_arms_that_want_one_engine_share_a_process() -> None:
+    arms = load_arms()
+    shared = groups(arms)
+    assert sorted(arm for group in shared for arm in group) == sorted(arms)
+    assert ("greedy-plain", "sampled-plain", "greedy-batch") in shared
+    assert all(len({engine_of(arms[name]) for name in group}) == 1 for group in shared)
+
+
+def test_a_control_must_be_an_arm(tmp_path: Path) -> None:
+    file = tmp_path / "arms.toml"
+    file.write_text(ARMS_FILE.read_text().replace('control = "greedy-plain"', 'control = "greedy-plane"'))
+    with pytest.raises(ValueError, match="control 'greedy-plane' is no arm; there are greedy-plain"):
+        load_arms(file)
+
+
+def test_a_worker_lists_its_arms_without_loading_anything() -> None:
+    assert run_worker(["--list"])["groups"] == [list(group) for group in groups(load_arms())]
+    with pytest.raises(AssertionError, match="greedy-plain, greedy-lookup want different engines"):
+        run_worker(["greedy-plain", "greedy-lookup"])
+
+
+@pytest.mark.parametrize("text", ["-1", "101", "three", "nan"])
+def test_a_delay_that_is_no_share_of_a_round_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="per cent from 0 to 100"):
+        delay.asked_for({delay.VARIABLE: text})
+
+
+def test_a_planted_delay_stretches_a_step_by_its_share() -> None:
+    ticks = iter([0.0, 10.0, 12.0, 12.01, 12.05, 12.07])  # made, began, held at 12, then 12.06 is far enough
+    stretch = delay.Stretch(0.03, lambda: next(ticks))
+    stretch.begin()
+    stretch.hold()
+    assert next(ticks, None) is None
+    assert delay.asked_for({}) == 0.0
+    assert delay.asked_for({delay.VARIABLE: "2.5"}) == 2.5
 
 
 def test_a_failing_worker_is_quoted() -> None:
