@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from native.cuda_bindings import launch
+from suites.checkpoints.dflash2 import draft_config, random_draft, write_draft
 from suites.checkpoints.hybrid import CONFIG, random_tensors, write_checkpoint
 from suites.oracles import tolerance
+from suites.oracles.arrays import F64
 
 if TYPE_CHECKING:
     from engine.llm import LLM
@@ -47,10 +49,7 @@ class Disagreement:
 def hybrid_folder(heads: tuple[int, int, int], context: int = 256) -> Path:
     """A random hybrid checkpoint whose matrices are exact in float16, so that only activations differ by device."""
     query_heads, kv_heads, head_dim = heads
-    tensors = {
-        name: tensor.astype(np.float16).astype(np.float64) if tensor.ndim == 2 else tensor
-        for name, tensor in random_tensors(attention=heads).items()
-    }
+    tensors = _in_halves(random_tensors(attention=heads))
     config: dict[str, Any] = CONFIG | {
         "num_attention_heads": query_heads,
         "num_key_value_heads": kv_heads,
@@ -58,6 +57,41 @@ def hybrid_folder(heads: tuple[int, int, int], context: int = 256) -> Path:
         "max_position_embeddings": context,
     }
     return write_checkpoint(Path(mkdtemp(prefix="sm70-hybrid-")), tensors, config)
+
+
+@functools.cache
+def nvfp4_folder() -> Path:
+    """A random hybrid checkpoint whose projections are packed as NVFP4 checkpoints have them, one global scale."""
+    from safetensors.torch import load_file, save_file
+
+    from engine.model import nvfp4
+
+    tensors = _in_halves(random_tensors(hidden=64, inner=96, value_dim=16, attention=SMALL_HEADS))
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "linear_value_head_dim": 16, "head_dim": SMALL_HEADS[2]}
+    folder = write_checkpoint(Path(mkdtemp(prefix="sm70-nvfp4-")), tensors, CONFIG | sizes)
+    weights = load_file(folder / "model.safetensors")
+    projections = [name for name in weights if "proj" in name]
+    scale = nvfp4.global_scale_of([weights[name] for name in projections])
+    for name in projections:
+        packed = nvfp4.store(*nvfp4.quantize(weights[name], scale), scale)
+        weights |= {name: packed.codes, f"{name}_scale": packed.scales, f"{name}_scale_2": scale.clone()}
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def _in_halves(tensors: dict[str, F64]) -> dict[str, F64]:
+    """Matrices rounded to float16."""
+    return {
+        name: tensor.astype(np.float16).astype(np.float64) if tensor.ndim == 2 else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+@functools.cache
+def draft_folder() -> Path:
+    """A random DFlash2 draft model for `hybrid_folder` of the small heads."""
+    config = draft_config(CONFIG, selector_rank=16)  # the kernels read rows of whole 16 bytes
+    return write_draft(Path(mkdtemp(prefix="sm70-draft-")), random_draft(config), config)
 
 
 def engine(model: Path, device: str, **settings: Any) -> LLM:

@@ -19,11 +19,13 @@ from suites.kernels.engine_pairs import (
     PROMPT,
     PUBLISHED_HEADS,
     SMALL_HEADS,
+    draft_folder,
     engine,
     greedy,
     hybrid_folder,
     judged_by_cpu,
     logits_of,
+    nvfp4_folder,
 )
 from suites.recording import Record
 from suites.targets import Target
@@ -73,6 +75,13 @@ def test_hybrid_takes_the_tokens_of_the_cpu(
     record.metric("explained", _explained(model, HYBRID_LAYERS, PROMPT, answer, cache), "tokens", exact=False)
 
 
+def test_packed_projections_take_the_tokens_of_the_cpu(sm70: Target, record: Record) -> None:
+    """NVFP4 codes and block scales as the checkpoint has them, on both sides."""
+    model = nvfp4_folder()
+    answer = greedy(engine(model, "cuda"), 24)
+    record.metric("explained", _explained(model, HYBRID_LAYERS, PROMPT, answer), "tokens", exact=False)
+
+
 def test_smollm2_takes_the_tokens_of_the_cpu(gpu: Target, record: Record, smollm2: Path | str) -> None:
     """GGUF Q4_1 and Q8_0 tiles as they are, interleaved RoPE, FP32 logits out of a Q8_0 head; 128 tokens."""
     model = _needs(smollm2, record)
@@ -89,6 +98,19 @@ def test_lookup_changes_no_token(sm70: Target) -> None:
     looked_up = engine(model, "cuda", draft="lookup", draft_tokens=4)
     assert greedy(looked_up, 24) == plain
     assert any(name.startswith("smallq") for name in looked_up.runner.attention.routes()), "nothing was verified"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_draft_model_changes_no_token(sm70: Target, temperature: float) -> None:
+    """DFlash2 on the device: the same greedy tokens, drafted blocks or not; sampled, every round is whole."""
+    model = hybrid_folder(SMALL_HEADS)
+    drafting = engine(model, "cuda", draft="dflash2", draft_model=draft_folder(), draft_tokens=7)
+    params = SamplingParams(max_tokens=20, stop_token_ids=(), temperature=temperature, seed=6)
+    result = drafting.generate(PROMPT, params)
+    assert len(result.token_ids) == 20, result.error
+    assert any(name.startswith("smallq") for name in drafting.runner.attention.routes()), "nothing was verified"
+    if temperature == 0:
+        assert tuple(result.token_ids) == greedy(engine(model, "cuda"), 20)
 
 
 def test_routes_are_those_of_the_policy(sm70: Target) -> None:
