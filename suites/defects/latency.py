@@ -123,7 +123,7 @@ DEFECTS = (
     ),
     Defect(
         name="latency-debug-build-timed",
-        description="a native library built with a sanitizer or without optimisation is timed as if it were the product",
+        description="a native library with a sanitizer or without optimisation is timed as if it were the product",
         scope="latency",
         owner="suites.latency.fitness",
         attribute="library_reasons",
