@@ -200,6 +200,6 @@ def _statements(comparison: Comparison) -> Iterable[Reason]:
 
 
 def _counted(text: str, names: Sequence[str], noun: str = "case") -> str:
-    count = f"{len(names)} {noun}{'s' if len(names) != 1 else ''}"
-    shown = "; ".join(names[:NAMED]) + (f"; and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    count = f"{len(names):,} {noun}{'s' if len(names) != 1 else ''}"
+    shown = "; ".join(names[:NAMED]) + (f"; and {len(names) - NAMED:,} more" if len(names) > NAMED else "")
     return f"{text.format(n=count)}: {shown}"

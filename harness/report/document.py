@@ -258,12 +258,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number with its word, for the strip under the verdict."""
+    """A number with its word, for the strip under the verdict; ``at`` is the key of the place that tells more."""
 
     number: str
     word: str
     of: str
     tone: Tone = Tone.PLAIN
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +297,9 @@ class Document:
         twice = sorted({key for key in keys if keys.count(key) > 1})
         if twice:
             raise ValueError(f"every section, table and figure is found by its key; these stand twice: {twice}")
+        nowhere = sorted({count.at for count in self.verdict.counts if count.at} - set(keys))
+        if nowhere:
+            raise ValueError(f"a count under the verdict leads to {nowhere}, and there is no such place")
 
     def section(self, key: str) -> Section:
         """The section called ``key``; ``KeyError`` when there is none."""

@@ -142,18 +142,20 @@ def _counts(comparison: Comparison, head: Evidence) -> tuple[Count, ...]:
     total, passed = statuses.total(), statuses[CaseStatus.PASSED]
     idle = sum(row.origin.kind is OriginKind.NOT_RUN for row in comparison.scopes)
 
-    def tally_of(n: int, word: str, of: str, tone: Tone) -> Count:
-        return Count(number(n), word, of, tone if n else Tone.QUIET)
+    def tally_of(n: int, word: str, of: str, tone: Tone, at: str) -> Count:
+        return Count(number(n), word, of, tone, at) if n else Count(number(n), word, of, Tone.QUIET)
 
     missing = cases[CaseOutcome.MISSING] + metrics[MetricOutcome.MISSING]
     worse = metrics[MetricOutcome.WORSE] + metrics[MetricOutcome.CHANGED]
     open_ = metrics[MetricOutcome.UNDECIDED] + metrics[MetricOutcome.INCOMPARABLE]
     of_cases, of_metrics = f"of {count(cases.total(), 'case')}", f"of {count(metrics.total(), 'metric')}"
+    skipped = f", {number(statuses[CaseStatus.SKIPPED])} skipped" if statuses[CaseStatus.SKIPPED] else ""
+    of_all, all_passed = f"of {count(total, 'case')}{skipped}", 0 < total == passed
     return (
-        Count(number(passed), "passed", f"of {count(total, 'case')}", Tone.GOOD if 0 < total == passed else Tone.PLAIN),
-        tally_of(cases[CaseOutcome.BROKEN], "broken", of_cases, Tone.BAD),
-        tally_of(missing, "missing", "cases and metrics", Tone.BAD),
-        tally_of(worse, "worse or changed", of_metrics, Tone.BAD),
-        tally_of(open_, "not decided", of_metrics, Tone.DOUBT),
-        tally_of(idle, "not run", f"of {count(len(comparison.scopes), 'scope')}", Tone.DOUBT),
+        Count(number(passed), "passed", of_all, Tone.GOOD if all_passed else Tone.PLAIN, "coverage"),
+        tally_of(cases[CaseOutcome.BROKEN], "broken", of_cases, Tone.BAD, "regressions"),
+        tally_of(missing, "missing", "cases and metrics", Tone.BAD, "regressions"),
+        tally_of(worse, "worse or changed", of_metrics, Tone.BAD, "regressions"),
+        tally_of(open_, "not decided", of_metrics, Tone.DOUBT, "doubts"),
+        tally_of(idle, "not run", f"of {count(len(comparison.scopes), 'scope')}", Tone.DOUBT, "limits"),
     )

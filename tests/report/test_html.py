@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -13,9 +14,10 @@ from itertools import pairwise
 import pytest
 
 from harness.report import draw_plots, render_html
+from harness.report.document import Count
 from harness.report.html import asset
 from tests.report import fixtures
-from tests.report.rendered import built, page
+from tests.report.rendered import built, documented, page
 
 VOID = {"meta", "wbr", "input", "br", "link", "img"}
 
@@ -182,3 +184,20 @@ def test_text_stands_out_from_its_ground_by_wcag_aa(scheme: int, ground: str, in
     grounds = [match[1] for match in re.finditer(rf"--{ground}: (#[0-9a-f]{{6}})", asset("report.css"))]
     assert len(values) == len(grounds) == 2
     assert contrast(values[scheme], grounds[scheme]) >= 4.5  # WCAG 2.2, 1.4.3 contrast (minimum)
+
+
+@pytest.mark.parametrize("name", ["all_green", "regressed", "undecided", "incomparable", "no_baseline"])
+def test_a_count_that_is_not_zero_leads_to_its_rows(name: str) -> None:
+    text = page(name)
+    for count in documented(name).verdict.counts:
+        assert (count.at != "") == (count.number != "0" or count.word == "passed")
+        if count.at:
+            assert f'<a href="#{count.at}"><b>{count.number}</b>' in text
+            assert f'id="{count.at}"' in text
+
+
+def test_a_count_that_leads_nowhere_is_refused() -> None:
+    document = documented("regressed")
+    astray = replace(document.verdict, counts=(Count("1", "lost", "of 1", at="nowhere"),))
+    with pytest.raises(ValueError, match="nowhere"):
+        replace(document, verdict=astray)

@@ -146,10 +146,11 @@ def tally(found: Iterable[Row]) -> str:
 
 
 def _lead(changes: Changes) -> str:
-    worse = f"Regressed: {tally(changes.regressed)}." if changes.regressed else "Nothing regressed."
-    doubt = f" In doubt: {tally(changes.doubtful)}." if changes.doubtful else ""
-    good = f" Otherwise: {tally(changes.improved)}." if changes.improved else ""
-    return worse + doubt + good
+    """What the sentence of the verdict does not say already: it tells the regressions."""
+    parts = [] if changes.regressed else ["Nothing regressed."]
+    parts += [f"In doubt: {tally(changes.doubtful)}."] if changes.doubtful else []
+    parts += [f"{'Otherwise' if parts else 'Also'}: {tally(changes.improved)}."] if changes.improved else []
+    return " ".join(parts)
 
 
 def _doubt_lines(doubtful: tuple[Row, ...]) -> list[Line]:
