@@ -15,9 +15,11 @@ from engine.steps.laws import verification_of
 from engine.steps.read_ahead import Asked, ReadAhead
 from engine.steps.records import Fault, PointLaw, Proposal, TokenLaw, Verification
 from engine.steps.reject import reject
+from suites.targets import Target
+
+pytestmark = pytest.mark.group("read ahead")
 
 VOCAB = 50
-CPU = torch.device("cpu")
 SETTINGS = (
     SamplingParams(),
     SamplingParams(temperature=0.7),
@@ -27,13 +29,14 @@ SETTINGS = (
 )
 
 
-def _logits(rows: int, seed: int) -> torch.Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, VOCAB)).astype(np.float32) * 3)
+def _logits(target: Target, rows: int, seed: int) -> torch.Tensor:
+    values = np.random.default_rng(seed).normal(size=(rows, VOCAB)) * 3
+    return target.put(values, torch.float32)
 
 
 def _both(asked: Sequence[Asked], logits: torch.Tensor) -> list[tuple[Verification | Fault, Verification | Fault]]:
     """Of each request: the laws read ahead, and those that look at the logits when they are asked."""
-    ahead = ReadAhead(asked, CPU).read(logits)
+    ahead = ReadAhead(asked, logits.device).read(logits)
     pairs, end = [], 0
     for one, law in zip(asked, ahead, strict=True):
         start, end = end, end + len(one.tokens)
@@ -42,9 +45,13 @@ def _both(asked: Sequence[Asked], logits: torch.Tensor) -> list[tuple[Verificati
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_reject_decides_alike(seed: int) -> None:
+def test_reject_decides_alike(seed: int, targets: tuple[Target, ...]) -> None:
     """Requests of all kinds in one round, with drafts that are likely enough to be accepted now and then."""
-    logits = _logits(5 * 4, seed)
+    for target in targets:
+        _decide_alike(seed, _logits(target, 5 * 4, seed))
+
+
+def _decide_alike(seed: int, logits: torch.Tensor) -> None:
     likely = logits.argmax(dim=1).tolist()
     asked = []
     for number, params in enumerate(SETTINGS):
@@ -57,11 +64,16 @@ def test_reject_decides_alike(seed: int) -> None:
         assert reject(proposal, ahead, one.noise) == reject(proposal, plain, one.noise)
 
 
-def test_other_questions_are_asked_of_the_row() -> None:
+def test_other_questions_are_asked_of_the_row(targets: tuple[Target, ...]) -> None:
     """Another token, another random number, a draft with a law of its own."""
+    for target in targets:
+        _asked_of_the_row(_logits(target, 2, 1))
+
+
+def _asked_of_the_row(logits: torch.Tensor) -> None:
     noise, params = SeedNoise(3), SamplingParams(temperature=1.0)
     asked = [Asked(7, params, (4,), noise)]
-    ((ahead, plain),) = _both(asked, _logits(2, 1))
+    ((ahead, plain),) = _both(asked, logits)
     assert isinstance(ahead, Verification)
     assert isinstance(plain, Verification)
     draft = TokenLaw(np.array([4, 9]), np.array([0.25, 0.75]))
@@ -74,19 +86,22 @@ def test_other_questions_are_asked_of_the_row() -> None:
             assert mine.residual(draft).draw(bits) == theirs.residual(draft).draw(bits)
 
 
-def test_a_row_at_fault_is_its_requests_alone() -> None:
-    logits = _logits(4, 2)
-    logits[1, 3] = float("nan")
-    asked = [Asked(5, params, (1,), SeedNoise(0)) for params in SETTINGS[:2]]
-    (first, second) = ReadAhead(asked, CPU).read(logits)
-    assert first == Fault("position 6: the logits contain NaN")
-    assert isinstance(second, Verification)
+def test_a_row_at_fault_is_its_requests_alone(targets: tuple[Target, ...]) -> None:
+    for target in targets:
+        logits = _logits(target, 4, 2)
+        logits[1, 3] = float("nan")
+        asked = [Asked(5, params, (1,), SeedNoise(0)) for params in SETTINGS[:2]]
+        first, second = ReadAhead(asked, logits.device).read(logits)
+        assert first == Fault("position 6: the logits contain NaN")
+        assert isinstance(second, Verification)
 
 
-def test_nothing_but_the_draft_leaves_the_draft() -> None:
+def test_nothing_but_the_draft_leaves_the_draft(targets: tuple[Target, ...]) -> None:
     """All mass on the draft: what would replace it is the draft itself."""
-    logits = torch.full((2, VOCAB), -torch.inf)
-    logits[:, 8] = 1.0
-    ((ahead, _),) = _both([Asked(0, SamplingParams(temperature=1.0), (8,), SeedNoise(1))], logits)
-    assert isinstance(ahead, Verification)
-    assert ahead.target_laws[0].residual(PointLaw(8)).draw(SeedNoise(1).bits(0, Purpose.RECOVER)) == 8
+    for target in targets:
+        values = np.full((2, VOCAB), -np.inf)
+        values[:, 8] = 1.0
+        asked = [Asked(0, SamplingParams(temperature=1.0), (8,), SeedNoise(1))]
+        ((ahead, _),) = _both(asked, target.put(values, torch.float32))
+        assert isinstance(ahead, Verification)
+        assert ahead.target_laws[0].residual(PointLaw(8)).draw(SeedNoise(1).bits(0, Purpose.RECOVER)) == 8
