@@ -18,6 +18,7 @@ from engine.cli_options import (
 from engine.config import EngineConfig, KvCacheDtype, read_environment
 from engine.diagnostics.cli import COMMANDS as DIAGNOSTIC_COMMANDS
 from engine.errors import InputError
+from engine.linear.table_cli import COMMANDS as ADMISSION_COMMANDS
 from engine.parallel.launch import Device, RankFailed, join_started, run_ranks
 from engine.parallel.rank import WORLD_SIZE_VARIABLE, current_rank, started_ranks
 from engine.parallel.saved import split_command
@@ -25,7 +26,7 @@ from engine.reply import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, rep
 from engine.routes_cli import COMMANDS as ROUTE_COMMANDS
 from engine.routing import read_overrides
 
-COMMANDS = {**ROUTE_COMMANDS, **DIAGNOSTIC_COMMANDS, "split": split_command}
+COMMANDS = {**ROUTE_COMMANDS, **DIAGNOSTIC_COMMANDS, **ADMISSION_COMMANDS, "split": split_command}
 
 _EPILOG = """\
 examples:
@@ -34,6 +35,7 @@ examples:
   python -m engine --draft lookup "Repeat this word by word: the quick brown fox jumps over the lazy dog."
   python -m engine --draft dflash2+lookup --draft-model DIR --draft-tokens 15 --model TARGET "Write a haiku."
   python -m engine --tp 2 --model FOLDER "Why is the sky blue?"
+  python -m engine admission --tp 2                                              width and kernel of every projection
   python -m engine split --tp 2 FOLDER NEW_FOLDER                                 cut a model once, a file a rank
   git diff | python -m engine --system "You review code." --max-tokens 400 -
   python -m engine --json "Name three colours." | jq .tokens_sha256

@@ -33,7 +33,7 @@ from engine.ops.functional import Weight
 from engine.parallel.followers import Leader
 from engine.parallel.group import Alone, Group
 from engine.parallel.head import head_projection, logits_dtype
-from engine.parallel.hybrid_shards import hybrid_shard
+from engine.parallel.hybrid_shards import hybrid_format, hybrid_shard
 from engine.parallel.layers import TensorParallel
 from engine.parallel.llama_shards import llama_shard
 from engine.parallel.plan import VocabSplit
@@ -132,9 +132,10 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group:
     whole = read_hybrid_config(folder)
     limits = _limits(config, whole.context_length, TargetSizes(whole.vocab_size, whole.hidden_size, whole.num_layers))
     tokenizer = tokenizer_from_folder(folder, whole.vocab_size)
-    shard = hybrid_shard(whole, group.size, group.rank)
-    sizes = shard.local
     own = saved_file(folder, group.rank, group.size)
+    with Checkpoint(folder, only=own) as stored:
+        shard = hybrid_shard(whole, group.size, group.rank, hybrid_format(stored.names))
+    sizes = shard.local
     cut = shard if group.size > 1 and own is None else None
     with Checkpoint(folder, ignored_prefixes=("mtp.",), shard=cut, only=own) as checkpoint:
         weights = move_hybrid(load_hybrid(checkpoint, sizes), device)

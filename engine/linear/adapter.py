@@ -110,12 +110,19 @@ def adapt_nvfp4(
 
     Raises ``InputError`` for global scales that cannot be made one, ``ValueError`` for other shapes than admitted.
     """
+    _check_rows(admitted, sum(len(part.codes) for part in parts))
+    return AdaptedLinear(admitted, pack_parts(parts, admitted.physical_n, device), bias)
+
+
+def pack_parts(parts: Sequence[Nvfp4Matrix], physical: int, device: torch.device | None = None) -> PackedNvfp4:
+    """Parts of one product, stacked by row over one global scale and padded with zeros to ``physical`` rows.
+
+    Raises ``InputError`` for global scales that cannot be made one.
+    """
     whole = join(one_global_scale(parts))
-    _check_rows(admitted, len(whole.codes))
-    rows = admitted.physical_n
-    codes = padded_rows(whole.codes, rows).to(device)
-    scales = padded_rows(whole.scales.view(torch.uint8), rows).view(torch.float8_e4m3fn).to(device)
-    return AdaptedLinear(admitted, Nvfp4Matrix(codes, scales, whole.global_scale).pack(), bias)
+    codes = padded_rows(whole.codes, physical).to(device)
+    scales = padded_rows(whole.scales.view(torch.uint8), physical).view(torch.float8_e4m3fn).to(device)
+    return Nvfp4Matrix(codes, scales, whole.global_scale).pack()
 
 
 def adapt_int4(

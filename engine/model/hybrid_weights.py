@@ -8,13 +8,14 @@ by section (``in_proj_qkv``, ``in_proj_z``, ``in_proj_b``, ``in_proj_a``). Here 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from engine.errors import ModelFileError
-from engine.linear.fold import one_global_scale
-from engine.model import nvfp4
+from engine.linear.adapter import pack_parts
+from engine.linear.admission import round_up
+from engine.linear.formats import PACK_N
 from engine.model.checkpoint import Checkpoint
 from engine.model.hybrid_config import AttentionSizes, GdnSizes, HybridConfig, LayerKind
 from engine.model.nvfp4 import Nvfp4Matrix
@@ -114,7 +115,9 @@ def _weight(*parts: Matrix) -> Weight:
     if len(quantised) != len(parts):
         raise ModelFileError("some of the parts of a fused projection are NVFP4 and some are not; allowed: all or none")
     try:
-        return nvfp4.join(one_global_scale(quantised)).pack()
+        rows = sum(len(part.codes) for part in quantised)
+        # The kernels that the decoder calls write the logical width, whatever the padding.
+        return replace(pack_parts(quantised, round_up(rows, PACK_N)), n=rows)
     except ValueError as error:
         raise ModelFileError(str(error)) from error
 

@@ -7,6 +7,7 @@ quantised one) is cut alike; numbers without a dimension belong to every rank.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -117,7 +118,12 @@ class HybridShard:
         return Piece(axis, (shard_contiguous(shape[axis], self.tp, self.rank),))
 
 
-def hybrid_shard(config: HybridConfig, tp: int, rank: int, weight_format: str = "fp32") -> HybridShard:
+def hybrid_format(names: Iterable[str]) -> str:
+    """The format of a checkpoint's projections by the ``names`` of its tensors, as `engine.linear.formats` calls it."""
+    return "nvfp4" if any(name.endswith(".weight_scale_2") for name in names) else "fp32"
+
+
+def hybrid_shard(config: HybridConfig, tp: int, rank: int, weight_format: str) -> HybridShard:
     """The share of ``rank``. Raises ``InputError`` for the first projection that ``tp`` ranks cannot have."""
     if tp > 1:
         split_heads(config.attention.num_heads, config.attention.num_kv_heads, tp, pad=False)

@@ -54,10 +54,12 @@ def save_shards(folder: Path, out: Path, size: int) -> list[Path]:
 
     from engine.model.checkpoint import Checkpoint
     from engine.model.hybrid_config import read_hybrid_config
-    from engine.parallel.hybrid_shards import hybrid_shard
+    from engine.parallel.hybrid_shards import hybrid_format, hybrid_shard
 
     config = read_hybrid_config(folder)
-    shards = [hybrid_shard(config, size, rank) for rank in range(size)]
+    with Checkpoint(folder) as whole:
+        weight_format = hybrid_format(whole.names)
+    shards = [hybrid_shard(config, size, rank, weight_format) for rank in range(size)]
     if out.exists():
         raise InputError(f"{out} is there already; allowed: a new folder")
     out.mkdir(parents=True)

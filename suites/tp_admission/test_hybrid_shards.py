@@ -71,7 +71,7 @@ def _taken(piece: Piece | None, axis: int) -> list[int]:
 @pytest.mark.parametrize(("tp", "rank"), RANKS)
 def test_each_tensor_is_cut_as_the_oracle_says(tp: int, rank: int, config: HybridConfig, record: Record) -> None:
     record.group("shards by name")
-    shard = hybrid_shard(config, tp, rank)
+    shard = hybrid_shard(config, tp, rank, "fp32")
     for name, sections in ROWS.items():
         height = sum(heads * rows for heads, rows in sections)
         piece = shard.piece(f"model.layers.0.{name}", (height, 48))
@@ -91,7 +91,7 @@ def test_each_tensor_is_cut_as_the_oracle_says(tp: int, rank: int, config: Hybri
 def test_codes_and_block_scales_are_cut_alike(tp: int, rank: int, config: HybridConfig, record: Record) -> None:
     """An NVFP4 matrix is three tensors: 2 codes a byte, a scale for 16 columns, and one number for every rank."""
     record.group("shards by name")
-    shard = hybrid_shard(config, tp, rank)
+    shard = hybrid_shard(config, tp, rank, "fp32")
     name = "model.layers.0.self_attn.o_proj.weight"
     expected = rows_of_rank(((8, 32),), tp, rank)
     assert _taken(shard.piece(name, (48, 128)), 1) == [column // 2 for column in expected[::2]]
@@ -108,7 +108,7 @@ def test_a_rank_loads_its_own_rows(
     """From the files of either layout: the fused in-projection is [q | k | v | z | b | a] of this rank's heads."""
     record.group("shards by name")
     tensors = random_tensors(times_heads=2)
-    shard = hybrid_shard(config, tp, rank)
+    shard = hybrid_shard(config, tp, rank, "fp32")
     with Checkpoint(folders[layout], shard=shard) as checkpoint:
         weights = load_hybrid(checkpoint, shard.local)
     gdn, attention = weights.layers[0].mixer, weights.layers[3].mixer
@@ -135,7 +135,7 @@ def test_vocabulary_rows_and_the_zeros_behind_them(
 ) -> None:
     """99 tokens over 4 ranks: 25 each, of which the last has 24 and a row of zeros."""
     record.group("shards by name")
-    shard = hybrid_shard(config, tp, rank)
+    shard = hybrid_shard(config, tp, rank, "fp32")
     with Checkpoint(folders["sections"], shard=shard) as checkpoint:
         head = load_hybrid(checkpoint, shard.local).head
     local = -(-VOCAB // tp)
@@ -178,7 +178,7 @@ def test_heads_that_are_refused(tp: int, pad: bool, message: str, record: Record
 
 def test_a_tensor_that_no_rule_divides_is_refused(config: HybridConfig, record: Record) -> None:
     record.group("shards by name")
-    shard = hybrid_shard(config, 2, 0)
+    shard = hybrid_shard(config, 2, 0, "fp32")
     with pytest.raises(ModelFileError, match=r"mystery_proj\.weight: no rule divides it over ranks"):
         shard.piece("model.layers.0.mlp.mystery_proj.weight", (4, 4))
     with pytest.raises(ModelFileError, match=r"A_log of shape \(11,\) at TP 2: 11 rows; TP 2 must divide them"):
