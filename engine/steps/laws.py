@@ -23,7 +23,7 @@ from engine.sampling.rules import NO_RULES
 from engine.sampling.sampler import greedy
 from engine.state.sequence import SequenceState
 from engine.steps.records import DraftLaw, Fault, PointLaw, TargetLaw, TokenLaw, Verification
-from engine.steps.sparse import SparseLaw, compact_rows, sparse_refusal
+from engine.steps.sparse import SparseLaw, compact_rows, padded, sparse_refusal
 
 _NO_TOKEN = -1
 
@@ -112,11 +112,15 @@ def _apply_rules(logits: torch.Tensor, params: SamplingParams, history: RowHisto
 
 
 def _laws(first_position: int, logits: torch.Tensor, params: SamplingParams) -> tuple[TargetLaw, ...] | Fault:
-    if params.greedy:
-        best = greedy(logits).tolist()
-        if _NO_TOKEN in best:
-            return Fault(f"the logits of position {first_position + best.index(_NO_TOKEN)} are not finite")
-        return tuple(PointLaw(token_id) for token_id in best)
+    if not params.greedy:
+        return _cut_laws(first_position, logits, params)
+    best = greedy(logits).tolist()
+    if _NO_TOKEN in best:
+        return Fault(f"the logits of position {first_position + best.index(_NO_TOKEN)} are not finite")
+    return tuple(PointLaw(token_id) for token_id in best)
+
+
+def _cut_laws(first_position: int, logits: torch.Tensor, params: SamplingParams) -> tuple[LogitsLaw, ...] | Fault:
     settings = RowSettings.of([params] * len(logits), device=logits.device)
     plan = plan_cutoffs(logits, settings)
     for row, fault in enumerate(row_faults(plan)):
@@ -130,11 +134,19 @@ def _laws(first_position: int, logits: torch.Tensor, params: SamplingParams) -> 
 
 
 def _sparse_laws(first_position: int, logits: torch.Tensor, params: SamplingParams) -> tuple[TargetLaw, ...] | Fault:
+    rows = compact_rows(logits, params)
+    compact = [row for row in rows if row is not None]
+    cut = _cut_laws(first_position, padded(compact), params) if compact else ()
+    if isinstance(cut, Fault):
+        raise RuntimeError(f"a compact row cannot be drawn from: {cut.reason}")  # `compact_rows` looks at that
+    narrow = iter(cut)
     laws: list[TargetLaw] = []
-    for row, compact in enumerate(compact_rows(logits, params)):
-        whole = _laws(first_position + row, logits[row, None] if compact is None else compact.logits, params)
+    for index, row in enumerate(rows):
+        if row is not None:
+            laws.append(SparseLaw(row.token_ids, next(narrow)))
+            continue
+        whole = _cut_laws(first_position + index, logits[index, None], params)
         if isinstance(whole, Fault):
             return whole
-        (law,) = whole
-        laws.append(SparseLaw(compact.token_ids, law) if compact is not None and isinstance(law, LogitsLaw) else law)
+        laws += whole
     return tuple(laws)

@@ -7,6 +7,7 @@ a request come to the host in one read, and nothing else does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,10 +43,10 @@ class RowLaw(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompactRow:
-    """Tokens of one row, ids int64 ascending, and their logits f32 [1, n] as the row has them."""
+    """Tokens of one row, ids int64 [n] ascending, and their logits f32 [n] as the row has them."""
 
     token_ids: npt.NDArray[np.int64]
-    logits: torch.Tensor
+    logits: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +94,7 @@ def compact_rows(logits: torch.Tensor, params: SamplingParams) -> list[CompactRo
     """The candidates of each row of ``logits`` f32 [rows, V]: every token that ties with the k-th best or beats it.
 
     Ties are decided after the division by temperature, as the cutoffs decide them. None for a row with more candidates
-    than `LIMIT`, or with a maximum that is not finite: the dense form then cuts it, or says what is wrong with it.
+    than `LIMIT`, or whose maximum over temperature is not finite: the dense form then cuts it, or says what is wrong.
     """
     probe = min(logits.shape[1], LIMIT + 1)
     values, ids = torch.topk(logits, probe, dim=1)
@@ -105,12 +106,21 @@ def compact_rows(logits: torch.Tensor, params: SamplingParams) -> list[CompactRo
 def _compact_row(
     values: npt.NDArray[np.float64], ids: npt.NDArray[np.float64], params: SamplingParams, whole: bool
 ) -> CompactRow | None:
-    if not np.isfinite(values[0]):
+    with np.errstate(over="ignore"):
+        quotients = values.astype(np.float32) / np.float32(params.temperature)
+    if not np.isfinite(quotients[0]):
         return None
-    quotients = values.astype(np.float32) / np.float32(params.temperature)
     candidates = quotients >= quotients[min(params.top_k, len(quotients)) - 1]
     if candidates.all() and not whole:
         return None
     chosen = ids[candidates].astype(np.int64)
     order = np.argsort(chosen)
-    return CompactRow(chosen[order], torch.from_numpy(values[candidates][order].astype(np.float32)[None]))
+    return CompactRow(chosen[order], values[candidates][order].astype(np.float32))
+
+
+def padded(rows: Sequence[CompactRow]) -> torch.Tensor:
+    """The logits of ``rows`` f32 [rows, widest]; behind a row's own there is -inf, which is never drawn."""
+    logits = np.full((len(rows), max(len(row.logits) for row in rows)), -np.inf, np.float32)
+    for place, row in zip(logits, rows, strict=True):
+        place[: len(row.logits)] = row.logits
+    return torch.from_numpy(logits)
