@@ -12,6 +12,7 @@ from engine.errors import ModelFileError
 from engine.model.weights_gguf import default_model_path
 from engine.parallel.saved import save_shards
 from suites.checkpoints.hybrid import config_with_heads, fuse_projections, random_tensors, write_checkpoint
+from suites.checkpoints.nvfp4 import quantise_file
 from suites.oracles.judge import assert_bits_equal
 from suites.recording import Record
 from suites.tp_admission import jobs
@@ -20,24 +21,34 @@ from suites.tp_admission.lockstep import in_lockstep
 from suites.tp_admission.on_ranks import on_ranks
 
 SIZES = (1, 2, 4)
-LAYOUTS = ("sections", "groups")
+LAYOUTS = ("sections", "groups", "nvfp4")
+# The model that a layout is compared with: NVFP4 is another one, of the same sizes or a little wider.
+ONE_RANK = {"sections": "sections", "groups": "sections", "nvfp4": "nvfp4"}
 PROMPT = [5, 9, 7, 33, 12, 60, 61, 62, 5, 9, 7, 33, 12, 60, 61, 62, 5, 9, 7, 14, 15]
 TOKENS = 12
+WIDE = {"hidden_size": 64, "intermediate_size": 256, "linear_value_head_dim": 32}
 # Rows of at most 256 float32 products through 4 layers, on logits of up to 20, rounded twice as often by either side.
-HYBRID_ERROR = 20 * 256 * 4 * 2.0**-24 * 2
+# A packed product takes its inputs in fixed point, off by up to 2^-15 of the largest of 32: sums that differ in a last
+# bit may step to the next code, in each of four products of a layer; on logits of up to 20.
+HYBRID_ERROR = {"sections": 20 * 256 * 4 * 2.0**-24 * 2, "nvfp4": 20 * 2.0**-15 * 4 * 4}
 
 Answers = dict[tuple[str, int], ModelAnswer]
 
 
 @pytest.fixture(scope="module")
 def hybrid_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One random hybrid model in both checkpoint layouts; 99 tokens, which no TP divides, and heads that 4 divides."""
+    """One random hybrid model in both checkpoint layouts, and one in NVFP4, with heads that 4 divides.
+
+    99 tokens, which no TP divides. The widths of the third are such that a quarter is whole k-tiles of 32.
+    """
     folder = tmp_path_factory.mktemp("tp")
     tensors, config = random_tensors(times_heads=2), config_with_heads(2)
     fused = fuse_projections(tensors, times_heads=2)
+    wide = random_tensors(hidden=64, inner=256, value_dim=32, times_heads=2)
     return {
         "sections": write_checkpoint(folder / "sections", tensors, config),
         "groups": write_checkpoint(folder / "groups", fused, config),
+        "nvfp4": quantise_file(write_checkpoint(folder / "nvfp4", wide, config | WIDE)),
     }
 
 
@@ -65,7 +76,7 @@ def hybrid_answers(native_library: str, hybrid_folders: dict[str, Path]) -> Answ
 def test_hybrid_gives_the_tokens_of_one_rank(layout: str, size: int, hybrid_answers: Answers, record: Record) -> None:
     record.group("models")
     got = hybrid_answers[layout, size].token_ids
-    assert got == hybrid_answers["sections", 1].token_ids
+    assert got == hybrid_answers[ONE_RANK[layout], 1].token_ids
     record.tokens("hybrid", [got], ["length"], rounds=TOKENS - 1)
 
 
@@ -75,9 +86,11 @@ def test_hybrid_logits_differ_by_rounding_alone(
     layout: str, size: int, hybrid_answers: Answers, record: Record
 ) -> None:
     record.group("models")
-    error = np.abs(hybrid_answers[layout, size].logits - hybrid_answers["sections", 1].logits).max()
+    model = ONE_RANK[layout]
+    error = np.abs(hybrid_answers[layout, size].logits - hybrid_answers[model, 1].logits).max()
     record.metric("largest logit difference from one rank", float(error), "logit", better="lower", exact=False)
-    assert 0 < error < HYBRID_ERROR, f"{error} from one rank; allowed: below {HYBRID_ERROR}, and no copy of its sums"
+    allowed = HYBRID_ERROR[model]
+    assert 0 < error < allowed, f"{error} from one rank; allowed: below {allowed}, and no copy of its sums"
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -15,18 +15,13 @@ from engine.llm import LLM
 from engine.model import nvfp4
 from engine.request import SamplingParams
 from suites.checkpoints.hybrid import CONFIG, random_tensors, write_checkpoint
+from suites.checkpoints.nvfp4 import quantise_file, stored
 from suites.oracles import hybrid
 
 from .test_hybrid import PROMPT, run_rows
 
 # Widths that NVFP4's k-tile of 32 divides.
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "linear_key_head_dim": 16, "linear_value_head_dim": 16}
-
-
-def stored(weights: list[torch.Tensor]) -> list[nvfp4.Nvfp4Matrix]:
-    """Parts of one product: quantised with one global scale."""
-    scale = nvfp4.global_scale_of(weights)
-    return [nvfp4.store(*nvfp4.quantize(weight, scale), scale) for weight in weights]
 
 
 @pytest.mark.parametrize(
@@ -74,22 +69,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tensors = random_tensors(hidden=64, inner=96, value_dim=16)
     write_checkpoint(target, tensors, {**CONFIG, **SIZES})
     return quantise_file(target)
-
-
-def quantise_file(target: Path) -> Path:
-    tensors = load_file(target / "model.safetensors")
-    groups: dict[str, list[str]] = {}
-    for name in tensors:
-        if name.endswith("proj.weight") or "in_proj" in name:
-            part = name.rsplit(".", 2)[1]
-            fused = "in" if part.startswith("in_proj") else {"k": "q", "v": "q", "up": "gate"}.get(part[:-5], part[:-5])
-            groups.setdefault(f"{name.rsplit('.', 2)[0]}.{fused}", []).append(name)
-    for names in groups.values():
-        for name, matrix in zip(names, stored([tensors.pop(name) for name in names]), strict=True):
-            tensors[name], tensors[f"{name}_scale"] = matrix.codes, matrix.scales
-            tensors[f"{name}_scale_2"] = torch.tensor(matrix.global_scale)
-    save_file(tensors, target / "model.safetensors")
-    return target
 
 
 def config_of(folder: Path) -> dict[str, Any]:
