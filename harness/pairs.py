@@ -110,13 +110,18 @@ def steadiness(base: Samples, head: Samples) -> tuple[str, ...]:
     return ()
 
 
-def _outliers(logs: Sequence[float]) -> list[str]:
-    """Pairs far from the others, named; nothing is dropped."""
+def outliers(logs: Sequence[float]) -> list[int]:
+    """Which pairs, counted from 1, lie far from the others."""
     if len(logs) < 4:
         return []
     middle = median(logs)
     scale = median(abs(value - middle) for value in logs)
-    far = [index for index, value in enumerate(logs, 1) if scale > 0 and abs(value - middle) > OUTLIER_MADS * scale]
+    return [index for index, value in enumerate(logs, 1) if scale > 0 and abs(value - middle) > OUTLIER_MADS * scale]
+
+
+def _outliers(logs: Sequence[float]) -> list[str]:
+    """Pairs far from the others, named; nothing is dropped."""
+    far = outliers(logs)
     if not far:
         return []
     named = ", ".join(f"{index} ({100 * math.expm1(logs[index - 1]):+.1f} %)" for index in far[:4])

@@ -88,6 +88,8 @@ def about_session(session: Session, side: str, problem: str) -> dict[str, Any]:
         "pairings": pairings,
         "excused": [asdict(excused) for excused in session.excused],
         "doubts": session.doubts,
+        # In seconds of CLOCK_MONOTONIC, as telemetry.jsonl counts: a slow repeat lies beside what the machine did.
+        "spans": {r.source: [r.started, r.ended] for found in session.repeats[side].values() for r in found},
     }
 
 

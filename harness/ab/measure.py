@@ -15,12 +15,12 @@ from harness.ab.figures import ROUND
 from harness.ab.folder import SCOPE, SideFolder, about_alone, about_session
 from harness.ab.repeat import Repeat, RepeatError, run_repeat, run_worker
 from harness.ab.same_work import SameWork
-from harness.ab.session import BASE, HEAD, Ask, Session, run_session, samples
+from harness.ab.session import BASE, HEAD, Ask, Excuses, Session, run_session, samples
 from harness.ab.sides import Side
 from harness.files import json_bytes, write_atomic
 from harness.gpus import visible_gpus
 from harness.observe import LEASE_FILE, TELEMETRY_FILE, Watch
-from harness.pairs import control_spread
+from harness.pairs import control_spread, log_ratios, outliers
 from harness.rundir import RunDir, open_run
 from harness.telemetry import between, read_samples, sampling
 from harness.witness import witness
@@ -82,7 +82,7 @@ def measure(
             try:
                 printed, repeats = run_repeat(sides[name].launch(timeout_s), arms, number)
             except RepeatError as error:
-                raise _gpu_lost(error, gpus) from error
+                raise gpu_lost(error, gpus) from error
             if lost := watch.lost():
                 raise RepeatError(f"repeat {number}: {lost}", "nothing measured since then counts")
             first = next(iter(repeats.values())).source
@@ -97,6 +97,8 @@ def measure(
 
         with sampling(telemetry, watch=os.getpid(), gpus=gpus):
             session = run_session(ask, make, time.monotonic, excuses, tell)
+        seen = read_samples(telemetry) if telemetry.exists() else []
+        session.doubts += explain_outliers(session, lambda start, end: witness(between(seen, start, end)).doubts)
         gaps = explain(session.difference, sides) if session.difference else ()
         for name, side in sides.items():
             problem = session.problem if session.side == name else ""
@@ -109,6 +111,19 @@ def measure(
     if session.pairs and not session.difference:
         history.add(AA_HISTORY, machine, ask.session, _spreads(session))
     return Measured(session, place, gaps)
+
+
+def explain_outliers(session: Session, doubts: Excuses) -> list[str]:
+    """What the machine was seen doing while a pair ran that lies far from the others; they are kept all the same."""
+    found = []
+    for arm in session.ask.arms if session.pairs and not session.difference else ():
+        base, head = (samples(session, side, arm, ROUND) for side in (BASE, HEAD))
+        for pair in outliers(log_ratios(base, head)):
+            both = [session.repeats[side][arm][pair - 1] for side in (BASE, HEAD)]
+            seen = doubts(min(one.started for one in both), max(one.ended for one in both))
+            what = "; ".join(seen) or "nothing unusual was seen on the machine meanwhile"
+            found.append(f"{arm}, pair {pair} lies far from the others: {what}")
+    return found
 
 
 def _free_name(folder: Path, name: str) -> str:
@@ -129,7 +144,7 @@ def _spreads(session: Session) -> dict[str, float]:
     }
 
 
-def _gpu_lost(error: RepeatError, before: Sequence[str]) -> RepeatError:
+def gpu_lost(error: RepeatError, before: Sequence[str]) -> RepeatError:
     """The same failure, named for what it is where a GPU that was there is gone."""
     if not before:
         return error

@@ -36,7 +36,7 @@ a study that was interrupted goes on where it stopped; results of two machines d
     power.add_argument(
         "--cores", action="append", default=[], metavar="N,...", help="cores of one lane of trials (may be repeated)"
     )
-    power.add_argument("--arm", default="small", help="an arm of suites/latency/power.toml (default: %(default)s)")
+    power.add_argument("--arm", default="smollm2", help="an arm of suites/latency/power.toml (default: %(default)s)")
     power.add_argument(
         "--seconds", type=float, default=float("inf"), help="stop after; the trials under way do not count"
     )

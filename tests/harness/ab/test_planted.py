@@ -75,9 +75,11 @@ def sets_of_gpus_are_not_pooled(_: Path) -> None:
 
 
 def a_lease_is_held_to_the_end(folder: Path) -> None:
-    with acquire([CPU], folder=folder, command="measuring", environ={}, timeout_s=0):
-        with pytest.raises(LeaseError, match="in use by"):
-            acquire([CPU], folder=folder, command="another", environ={}, timeout_s=0)
+    with (
+        acquire([CPU], folder=folder, command="measuring", environ={}, timeout_s=0),
+        pytest.raises(LeaseError, match="in use by"),
+    ):
+        acquire([CPU], folder=folder, command="another", environ={}, timeout_s=0)
 
 
 def _nothing_differs(one: Repeat, other: Repeat, what: str) -> None:
