@@ -205,7 +205,7 @@ def routing(session: nox.Session) -> None:
 
 @nox.session
 def tp_admission(session: nox.Session) -> None:
-    """Physical widths, refusals, and which rows a rank owns."""
+    """Widths, shards and the FP32 head over real ranks; one, two and four give the same tokens; a killed rank."""
     _scope(session, "tp_admission", needs_model=False)
 
 
