@@ -20,6 +20,8 @@ ARMS_FILE = HERE / "arms.toml"
 class Arm:
     """How the engine is run while its rounds are timed. Temperature 0 is greedy; ``model`` "" is the usual one.
 
+    Paths (``model``, ``draft_model``) are relative to the repository's root. ``fp32_logits`` is the precision of the
+    head, ``context_pipeline`` and ``context_kv_graph`` the draft context's options, as in ``EngineConfig``.
     ``control`` names the arm whose tokens this one must emit before its times may stand beside that arm's; "" where it
     is its own control. ``batch`` prompts are generated at a time.
     """
@@ -28,9 +30,16 @@ class Arm:
     model: str
     prompts: str
     threads: int
-    draft: Literal["none", "lookup"]
+    device: str
+    draft: Literal["none", "lookup", "dflash2", "dflash2+lookup"]
+    draft_model: str
     draft_tokens: int
+    rejection: str
     kv_cache_dtype: str
+    fp32_logits: bool
+    context_pipeline: bool
+    context_kv_graph: bool
+    cuda_graphs: bool
     batch: int
     control: str
     temperature: float
@@ -53,7 +62,20 @@ def load_arms(path: Path = ARMS_FILE) -> dict[str, Arm]:
     return arms
 
 
-ENGINE_FIELDS = ("model", "threads", "draft", "draft_tokens", "kv_cache_dtype")
+ENGINE_FIELDS = (
+    "model",
+    "threads",
+    "device",
+    "draft",
+    "draft_model",
+    "draft_tokens",
+    "rejection",
+    "kv_cache_dtype",
+    "fp32_logits",
+    "context_pipeline",
+    "context_kv_graph",
+    "cuda_graphs",
+)
 
 
 def engine_of(arm: Arm) -> tuple[Any, ...]:

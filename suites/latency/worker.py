@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from suites import defects
 from suites.latency import delay, fitness
-from suites.latency.arms import ARMS_FILE, Arm, engine_of, groups, load_arms, load_prompts
+from suites.latency.arms import ARMS_FILE, ENGINE_FIELDS, Arm, engine_of, groups, load_arms, load_prompts
 
 if TYPE_CHECKING:
     from engine.llm import LLM
 
+ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = 2
 CONTEXT = 1024
 WARMING_TOKENS = 4  # the first touch of the weights is no part of a time to the first token
@@ -50,16 +51,15 @@ def load(arm: Arm, batch: int = 1) -> LLM:
     from engine.config import EngineConfig, read_environment
     from engine.llm import LLM
 
-    config: dict[str, Any] = {
-        "model": Path(arm.model) if arm.model else read_environment(os.environ).model,
-        "draft": arm.draft,
-        "draft_tokens": arm.draft_tokens,
-        "threads": arm.threads,
-        "kv_cache_dtype": arm.kv_cache_dtype,
-        "max_model_len": CONTEXT,
-        "kv_cache_tokens": batch * (CONTEXT + arm.draft_tokens + 1),
-    }
-    return LLM(EngineConfig(**config))
+    same: dict[str, Any] = {name: getattr(arm, name) for name in ENGINE_FIELDS if name not in ("model", "draft_model")}
+    config = EngineConfig(
+        model=ROOT / arm.model if arm.model else read_environment(os.environ).model,
+        draft_model=ROOT / arm.draft_model if arm.draft_model else None,
+        max_model_len=CONTEXT,
+        kv_cache_tokens=batch * (CONTEXT + arm.draft_tokens + 1),
+        **same,
+    )
+    return LLM(config)
 
 
 def _runs(llm: LLM, arm: Arm) -> list[dict[str, Any]]:
