@@ -30,6 +30,11 @@ class BatchShape:
     query_lens: tuple[int, ...]
     lengths: tuple[int, ...]
 
+    @property
+    def captured_by(self) -> tuple[Phase, int, int, int]:
+        """Phase, sequences, rows and most rows of a sequence: what a graph fixes. Kernels read the rest as it is."""
+        return self.phase, len(self.query_lens), sum(self.query_lens), max(self.query_lens)
+
 
 class Attention(Protocol):
     """Serves every attention layer of a model; they all have one shape."""
@@ -108,7 +113,7 @@ class RoutedAttention:
         self._overrides = overrides
         self._rows = PersistentRows(max_sequences * overrides.smallq_max_q, max_blocks, keys.device)
         self._decision: Decision | None = None
-        self._captured: dict[tuple[Phase, tuple[int, ...]], Decision] = {}
+        self._captured: dict[tuple[Phase, int, int, int], Decision] = {}
         self._shape = BatchShape(Phase.DECODE, (1,), (1,))
         # Where only the plain twin serves the shape, by a declared fallback, it may not be captured: it reads lengths.
         self.capturable = decide(self._request(self._shape, capturing=True)).route is not None
@@ -119,13 +124,13 @@ class RoutedAttention:
 
     def begin(self, shape: BatchShape, block_table: torch.Tensor, *, capturing: bool = False) -> None:
         """See `Attention`. Raises ``RouteRefused``; ``RuntimeError`` for a sequence longer than a capture covers."""
-        decision = self._captured.get((shape.phase, shape.query_lens)) if capturing else None
+        decision = self._captured.get(shape.captured_by) if capturing else None
         if decision is None:
             decision = decide(self._request(shape, capturing=capturing))
         route = decision.require()
         if capturing:
             # Made for whatever length a replay may bring, so it holds for the next one.
-            self._captured[shape.phase, shape.query_lens] = decision
+            self._captured[shape.captured_by] = decision
         if capturing and decision.plan is not None:
             decision.plan.check_replay(max(shape.lengths))
         if route in _SMALL_Q:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable
 
 import torch
 
-# Shapes kept: every verify width of one sequence, and whole rounds of several.
-_MAX_GRAPHS = 64
+# Shapes kept: every verify width of a sequence, and for several the sums of theirs that come most.
+_MAX_GRAPHS = 96
 
 
 class ForwardGraphs:

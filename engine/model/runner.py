@@ -123,12 +123,11 @@ class ModelRunner:
         prefill = shape.phase is Phase.PREFILL
         whole = partial(self._layers_and_head, total, wanted, prefill)
         table = self._staged.device.block_table
-        # A graph fixes the rows of a sequence, so rounds in which they differ would each need their own.
-        if self.graphs is None or prefill or len(set(shape.query_lens)) > 1:
+        if self.graphs is None or prefill:
             self.attention.begin(shape, table)
             whole()
             return
-        key = (shape.query_lens, wanted)
+        key = (*shape.captured_by, wanted)
         replays = self.graphs.knows(key)
         self.attention.begin(shape, table, capturing=replays)
         if not replays:

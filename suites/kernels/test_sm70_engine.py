@@ -180,6 +180,20 @@ def test_graphs_change_no_token_and_no_bit(gpu: Target, draft: str) -> None:
     assert captured.runner.attention.routes() == eager.runner.attention.routes()
 
 
+def test_graphs_of_uneven_rounds_change_no_token(gpu: Target) -> None:
+    """Three requests that draft differently: a graph fixes how many rows there are, not whose they are."""
+    model = hybrid_folder(SMALL_HEADS)
+    prompts = (EVERY_TOKEN, PROMPT, (70, 71, 72, 9, 40, 41) * 3)
+    params = SamplingParams(max_tokens=40, stop_token_ids=())
+    settings = {"draft": "lookup", "draft_tokens": 4, "max_sequences": 3, "kv_cache_tokens": 768}
+    captured, eager = engine(model, "cuda", **settings), engine(model, "cuda", cuda_graphs=False, **settings)
+    answers = [[result.token_ids for result in llm.generate_batch(prompts, params)] for llm in (captured, eager)]
+    assert answers[0] == answers[1]
+    assert captured.runner.graphs is not None
+    assert captured.runner.graphs.replayed > captured.runner.graphs.captured >= 2
+    assert captured.runner.attention.routes() == eager.runner.attention.routes()
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 @pytest.mark.parametrize("draft", ["none", "lookup"])
 @pytest.mark.parametrize("graphs", [True, False], ids=["graphs", "eager"])
