@@ -64,6 +64,20 @@ __device__ inline float block_sum(float value, float (&partial)[kThreads / kWarp
   return total;
 }
 
+// Sixteen bytes of memory that nothing writes meanwhile, or zeros: a predicated load, no branch.
+__device__ inline uint4 load_or_zero(const uint4* from, bool wanted) {
+  uint4 value = make_uint4(0, 0, 0, 0);
+#ifdef SM70_EMULATED
+  if (wanted) value = *from;
+#else
+  asm volatile(
+      "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+      : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+      : "l"(from), "r"(static_cast<uint32_t>(wanted)));
+#endif
+  return value;
+}
+
 __device__ inline uint32_t half2_bits(__half2 value) {
   uint32_t bits;
   memcpy(&bits, &value, sizeof(bits));

@@ -18,11 +18,21 @@ struct E4M3 {
     const uint32_t even = half2_bits(decode_pair(codes));      // codes 0, 2
     const uint32_t odd = half2_bits(decode_pair(codes >> 8));  // codes 1, 3
     uint2 out = make_uint2((even & 0xffffu) | (odd << 16), (even >> 16) | (odd & 0xffff0000u));
-    if ((((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0) {
-      out.x = nan_if_all_ones(out.x, codes & 0xffffu);
-      out.y = nan_if_all_ones(out.y, codes >> 16);
-    }
+    if ((all_ones(codes) & 0x80808080u) != 0) mark_nans(out, codes);
     return out;
+  }
+
+  // Sixteen codes to halves of 2^-8 of their values (exact), NaN codes to NaN.
+  __device__ static void decode16_small(const uint4& codes, uint4& low, uint4& high) {
+    uint2 a = decode4_small(codes.x), b = decode4_small(codes.y), c = decode4_small(codes.z), d = decode4_small(codes.w);
+    if (((all_ones(codes.x) | all_ones(codes.y) | all_ones(codes.z) | all_ones(codes.w)) & 0x80808080u) != 0) {
+      mark_nans(a, codes.x);
+      mark_nans(b, codes.y);
+      mark_nans(c, codes.z);
+      mark_nans(d, codes.w);
+    }
+    low = make_uint4(a.x, a.y, b.x, b.y);
+    high = make_uint4(c.x, c.y, d.x, d.y);
   }
 
   __device__ static uint8_t encode(float value) {
@@ -42,6 +52,20 @@ struct E4M3 {
   }
 
  private:
+  // A code in the upper byte of a half, moved down by one bit but for its sign.
+  __device__ static uint2 decode4_small(uint32_t codes) {
+    const uint32_t x = __byte_perm(codes, 0, 0x1404), y = __byte_perm(codes, 0, 0x3424);
+    return make_uint2((x & 0x80008000u) | ((x >> 1) & 0x3f803f80u), (y & 0x80008000u) | ((y >> 1) & 0x3f803f80u));
+  }
+
+  // The top bit of each byte says whether that code is a NaN.
+  __device__ static uint32_t all_ones(uint32_t codes) { return (codes & 0x7f7f7f7fu) + 0x01010101u; }
+
+  __device__ static void mark_nans(uint2& halves, uint32_t codes) {
+    halves.x = nan_if_all_ones(halves.x, codes & 0xffffu);
+    halves.y = nan_if_all_ones(halves.y, codes >> 16);
+  }
+
   __device__ static uint32_t nan_if_all_ones(uint32_t pair, uint32_t codes) {
     if ((codes & 0x7fu) == 0x7fu) pair |= 0x7fffu;
     if ((codes & 0x7f00u) == 0x7f00u) pair |= 0x7fff0000u;
@@ -52,8 +76,13 @@ struct E4M3 {
 struct E5M2 {
   // A truncated half: the code is the half's upper byte.
   __device__ static uint2 decode4(uint32_t codes) {
-    return make_uint2(((codes & 0xffu) << 8) | ((codes & 0xff00u) << 16),
-                      ((codes >> 8) & 0xff00u) | (codes & 0xff000000u));
+    return make_uint2(__byte_perm(codes, 0, 0x1404), __byte_perm(codes, 0, 0x3424));
+  }
+
+  __device__ static void decode16(const uint4& codes, uint4& low, uint4& high) {
+    const uint2 a = decode4(codes.x), b = decode4(codes.y), c = decode4(codes.z), d = decode4(codes.w);
+    low = make_uint4(a.x, a.y, b.x, b.y);
+    high = make_uint4(c.x, c.y, d.x, d.y);
   }
 
   __device__ static uint8_t encode(float value) {

@@ -18,40 +18,61 @@ namespace wmma = nvcuda::wmma;
 
 constexpr int kPad = 8;  // halves between rows in shared memory: spreads a column over the banks
 
-// Threads of a block. Shared memory lets a V100 hold one or two blocks, so a block brings many warps of its own.
-constexpr int threads_for(int dim) { return dim == 64 ? 256 : 512; }
+// Threads of a block. With one row tile a V100 holds two blocks at a time (their shared memory and registers fit), with
+// more of them one, which brings many warps of its own.
+constexpr int threads_for(int dim, int row_tiles) { return dim == 64 || row_tiles == 1 ? 256 : 512; }
+constexpr int blocks_for(int row_tiles) { return row_tiles == 1 ? 2 : 1; }
+// Tiles whose places are kept at a time: those of a tile are written two tiles before its keys are asked for and three
+// before its values are.
+constexpr int kKPlaces = 2;
+constexpr int kVPlaces = 3;
+constexpr uint32_t kNowhere = 0xffffffffu;
+constexpr int kItemBytes = 48;
+static_assert(sizeof(Item) <= kItemBytes, "an item has its place in shared memory");
 constexpr float kLog2e = 1.4426950408889634f;
 
 // How the cache stores a number. kPerVector: numbers in 16 bytes.
 struct Half {
   static constexpr int kPerVector = 8;
+  // The key, of those that a warp takes, and the vector of its row that a lane takes.
+  __device__ static int key(int lane, int vectors) { return lane / vectors; }
+  __device__ static int column(int lane, int vectors) { return lane % vectors; }
   __device__ static void store(__half* to, const uint4& vector, bool) { *reinterpret_cast<uint4*>(to) = vector; }
 };
 
-// E4M3 or E5M2: a uniform branch, which costs less than kernels of its own for each.
+// E4M3 or E5M2: a uniform branch, which costs less than kernels of its own for each. E4M3 numbers are stored divided by
+// 256, which needs no multiplication and loses nothing; the launcher puts the 256 into the scales.
 struct Fp8 {
   static constexpr int kPerVector = 16;
-  __device__ static uint2 decode4(uint32_t codes, bool e4m3) {
-    return e4m3 ? E4M3::decode4(codes) : E5M2::decode4(codes);
-  }
+  // Eight neighbouring lanes take four columns of two keys: decoded, those lie in different banks.
+  __device__ static int key(int lane, int vectors) { return (lane >> 2) % 2 + 2 * ((lane >> 3) / (vectors / 4)); }
+  __device__ static int column(int lane, int vectors) { return lane % 4 + 4 * ((lane >> 3) % (vectors / 4)); }
   __device__ static void store(__half* to, const uint4& vector, bool e4m3) {
-    const uint2 a = decode4(vector.x, e4m3), b = decode4(vector.y, e4m3);
-    const uint2 c = decode4(vector.z, e4m3), d = decode4(vector.w, e4m3);
-    reinterpret_cast<uint4*>(to)[0] = make_uint4(a.x, a.y, b.x, b.y);
-    reinterpret_cast<uint4*>(to)[1] = make_uint4(c.x, c.y, d.x, d.y);
+    uint4 low, high;
+    if (e4m3)
+      E4M3::decode16_small(vector, low, high);
+    else
+      E5M2::decode16(vector, low, high);
+    reinterpret_cast<uint4*>(to)[0] = low;
+    reinterpret_cast<uint4*>(to)[1] = high;
   }
 };
 
 // Sizes of a kernel; kDim is the head dimension rounded up to 64, 128 or 256 (the rest is zero in shared memory).
 template <int kDim, int kRowTiles, class Format>
 struct Shape {
-  static constexpr int kThreads = threads_for(kDim);
+  static constexpr int kThreads = threads_for(kDim, kRowTiles);
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kRows = 16 * kRowTiles;
-  static constexpr int kLanesPerRow = kThreads / 64;  // threads that share a row of scores, whatever kRowTiles
-  // Parts of the head dimension whose scores are summed apart, so that every warp has a tile of them.
-  static constexpr int kDepths = kDim == 256 ? 2 : 1;
+  static constexpr int kLanesPerRow = kDim == 64 ? 4 : 8;  // threads that share a row of scores, whatever kRowTiles
+  static_assert(kRows * kLanesPerRow <= kThreads, "every row has its threads");
   static constexpr int kKeys = kDim == 256 ? 32 : 64;  // keys of a tile
+  static constexpr int kKeyTiles = kKeys / 16;
+  // The head dimension is cut into chains of products that do not wait for each other. Their sums are added in pairs,
+  // in the registers of a warp or, where there are warps to spare, by whoever reads the scores: the same bits.
+  static constexpr int kChains = kDim == 256 ? 4 : 2;
+  static constexpr int kScoreParts = kDim == 256 || (kDim == 64 && kRowTiles == 1) ? 2 : 1;
+  static constexpr int kOwnChains = kChains / kScoreParts;
   static constexpr int kRowStride = kDim + kPad;       // of Q, K and V, in halves
   static constexpr int kScoreStride = kKeys + 4;       // in floats
   static constexpr int kWeightStride = kKeys + kPad;   // in halves
@@ -61,16 +82,18 @@ struct Shape {
   static constexpr int kK = kQ + kRows * kRowStride * 2;
   static constexpr int kV = kK + kKeys * kRowStride * 2;
   static constexpr int kScores = kV + kKeys * kRowStride * 2;
-  static constexpr int kWeights = kScores + kDepths * kRows * kScoreStride * 4;
-  static constexpr int kOffsets = kWeights + kRows * kWeightStride * 2;
-  static constexpr int kRowState = kOffsets + 2 * 2 * kKeys * 8;  // two buffers, K and V
-  static constexpr int kBytes = kRowState + 3 * kRows * 4;
+  static constexpr int kWeights = kScores + kScoreParts * kRows * kScoreStride * 4;
+  static constexpr int kPlaces = kWeights + kRows * kWeightStride * 2;
+  static constexpr int kRowState = kPlaces + (kKPlaces + kVPlaces) * kKeys * 4;
+  static constexpr int kItem = kRowState + 3 * kRows * 4;
+  static constexpr int kBytes = kItem + kItemBytes;
   static_assert(kK % 32 == 0 && kV % 32 == 0 && kScores % 32 == 0 && kWeights % 32 == 0, "wmma needs 32-byte tiles");
   static_assert(16 * kStageStride * 4 <= kKeys * kRowStride * 2, "the staging rows lie over V");
   static_assert(kBytes <= 96 * 1024, "SM70 has 96 KiB");
 
   static constexpr int kVectorsPerRow = kDim / Format::kPerVector;
   static constexpr int kVectors = kKeys * kVectorsPerRow / kThreads;  // a thread's share of a K or V tile
+  static constexpr int kOwnKeys = kKeys / kWarp;  // of a lane of the last warp
   static_assert(kVectors >= 1 && kKeys * kVectorsPerRow % kThreads == 0, "a tile divides among the threads");
 
   // Tiles of the output: the warps stand kColumnWarps wide over the head dimension and kRowWarps deep over the rows.
@@ -95,20 +118,26 @@ class Kernel {
         v_(reinterpret_cast<__half*>(shared + S::kV)),
         scores_(reinterpret_cast<float*>(shared + S::kScores)),
         weights_(reinterpret_cast<__half*>(shared + S::kWeights)),
-        offsets_(reinterpret_cast<int64_t*>(shared + S::kOffsets)),
+        places_(reinterpret_cast<uint32_t*>(shared + S::kPlaces)),
         rescale_(reinterpret_cast<float*>(shared + S::kRowState)),
         maximum_(rescale_ + S::kRows),
         sum_(maximum_ + S::kRows),
+        item_(*reinterpret_cast<Item*>(shared + S::kItem)),
         thread_(threadIdx.x),
         warp_(threadIdx.x / kWarp),
         kv_head_(blockIdx.y),
-        group_(static_cast<int>(args.query_heads / args.kv_heads)) {}
+        group_(static_cast<int>(args.query_heads) / static_cast<int>(args.kv_heads)),
+        column_live_(column() * Format::kPerVector < static_cast<int>(args.head_dim)) {}
 
   __device__ void run() {
     learn_fragment_rows();
     Items items(args_, S::kRows);
     Item item;
-    for (int64_t index = blockIdx.x; items.find(index, item); index += gridDim.x) attend(item);
+    for (int index = blockIdx.x; items.find(index, item); index += gridDim.x) {
+      // Kept in shared memory as well: what is needed at the end takes no registers until then.
+      if (thread_ == 0) item_ = item;
+      attend(item);
+    }
   }
 
  private:
@@ -156,37 +185,50 @@ class Kernel {
 #pragma unroll
       for (int c = 0; c < S::kOwnColumns; ++c) wmma::fill_fragment(out_[m][c], 0.0f);
 
-    // Registers hold the next tile of K and of V while the tensor cores work on this one; the addresses of a tile's
-    // keys are looked up two tiles ahead.
+    // Two steps a tile. The tensor cores score a tile while they add the values of the one before it; then its scores
+    // become weights while its values and the keys of the next tile go from registers to shared memory. Memory is asked
+    // for a tile ahead of that, and the last warp finds out where the tile after it lies.
     int tile = next_tile(begin);
-    int buffer = 0;
     if (tile < end) {
-      int following = next_tile(tile + 1);
-      write_offsets(0, find_offsets(item, tile, key_end));
-      write_offsets(1, find_offsets(item, following, key_end));
+      int second = next_tile(tile + 1), third = next_tile(second + 1);
+      __syncthreads();  // Q and the item are whole
+      look_up(tile, key_end);
+      write_places(0, 0);
+      look_up(second, key_end);
+      write_places(1, 1);
       __syncthreads();
-      fetch(k_vectors_, static_cast<const unsigned char*>(args_.k), offsets_ + buffer * 2 * S::kKeys);
-      fetch(v_vectors_, static_cast<const unsigned char*>(args_.v), offsets_ + (buffer * 2 + 1) * S::kKeys);
+      fetch(k_vectors_, args_.k, k_places(0));
       store(k_, k_vectors_);
-      fetch(k_vectors_, static_cast<const unsigned char*>(args_.k), offsets_ + (buffer ^ 1) * 2 * S::kKeys);
-      Offsets ahead;
-      while (tile < end) {
-        const int after = next_tile(following + 1);
-        __syncthreads();  // K is whole; V and the weights of the last tile are free
-        score_tiles();
-        ahead = find_offsets(item, after, key_end);
-        store(v_, v_vectors_);
-        fetch(v_vectors_, static_cast<const unsigned char*>(args_.v), offsets_ + ((buffer ^ 1) * 2 + 1) * S::kKeys);
-        __syncthreads();  // scores and V are whole; K is free
-        write_offsets(buffer, ahead);
+      fetch(v_vectors_, args_.v, v_places(0));
+      fetch(k_vectors_, args_.k, k_places(1));
+      __syncthreads();  // K of the first tile and what was read of the places
+      look_up(third, key_end);
+      write_places(0, 2);
+      int k_now = 0, v_now = 1;  // of the places: K's of `third`, V's of `second`
+      int fourth = next_tile(third + 1);
+      look_up(fourth, key_end);
+      for (bool first = true;; first = false) {
+        __syncthreads();  // K of this tile is whole; V and the weights of the last one are, too
+        if (tile < end) score_tiles();
+        if (!first) add_values();
+        if (tile >= end) break;
+        __syncthreads();  // the scores are whole; K, V and the weights are free
         weigh(mask, tile * S::kKeys, own_row, own_position);
+        store(v_, v_vectors_);
         store(k_, k_vectors_);
-        __syncthreads();  // weights and offsets are whole
-        fetch(k_vectors_, static_cast<const unsigned char*>(args_.k), offsets_ + buffer * 2 * S::kKeys);
-        add_values();
-        tile = following;
-        following = after;
-        buffer ^= 1;
+        // Nothing else is on its way here, so that waiting for the table waits for nothing else.
+        const int v_free = v_now == 0 ? 2 : v_now - 1;
+        write_places(k_now ^ 1, v_free);  // of `fourth`
+        const int fifth = next_tile(fourth + 1);
+        look_up(fifth, key_end);
+        fetch(v_vectors_, args_.v, v_places(v_now));
+        fetch(k_vectors_, args_.k, k_places(k_now));
+        tile = second;
+        second = third;
+        third = fourth;
+        fourth = fifth;
+        k_now ^= 1;
+        v_now = v_now == 2 ? 0 : v_now + 1;
       }
     }
     if (own_row < S::kRows && thread_ % S::kLanesPerRow == 0) {
@@ -194,7 +236,7 @@ class Kernel {
       sum_[own_row] = row_sum_;
     }
     __syncthreads();
-    write(item, first_row, rows);
+    write(first_row, rows);
   }
 
   __device__ void load_queries(const Item& item, int first_row, int rows) {
@@ -212,78 +254,116 @@ class Kernel {
     }
   }
 
-  // Element offsets of one key's row in the two caches; -1 where there is nothing to read.
-  struct Offsets {
-    int64_t k = -1, v = -1;
-  };
+  // Where the keys' rows lie in K and in V, in units of 16 bytes; kNowhere where there is nothing to read.
+  __device__ uint32_t* k_places(int buffer) const { return places_ + buffer * S::kKeys; }
+  __device__ uint32_t* v_places(int buffer) const { return places_ + (kKPlaces + buffer) * S::kKeys; }
 
-  // The key of this thread (threads past the tile have none).
-  __device__ Offsets find_offsets(const Item& item, int tile, int end) const {
-    Offsets offsets;
-    const int key = tile * S::kKeys + thread_;
-    if (thread_ >= S::kKeys || key >= end) return offsets;
+  // The last warp reads the block table for a tile, long before it needs the answer.
+  __device__ void look_up(int tile, int end) {
+    if (warp_ != S::kWarps - 1) return;
+    const int* table = static_cast<const int*>(args_.block_table) + item_.sequence * args_.table_stride;
     const int block_size = static_cast<int>(args_.block_size);
-    const int index = key / block_size;
-    const int64_t in_block = key - index * block_size;
-    const int64_t block = static_cast<const int*>(args_.block_table)[item.sequence * args_.table_stride + index];
-    if (block < 0 || block >= args_.num_blocks) {
-      report_fault(static_cast<int*>(args_.fault), kFaultBlock, item.sequence, index, block);
-      return offsets;
+#pragma unroll
+    for (int i = 0; i < S::kOwnKeys; ++i) {
+      const int key = tile * S::kKeys + i * kWarp + thread_ % kWarp;
+      index_[i] = key < end ? key / block_size : -1;
+      in_block_[i] = key - index_[i] * block_size;
+      block_[i] = key < end ? table[index_[i]] : 0;
     }
-    offsets.k = block * args_.k_block_stride + in_block * args_.k_token_stride + kv_head_ * args_.k_head_stride;
-    offsets.v = block * args_.v_block_stride + in_block * args_.v_token_stride + kv_head_ * args_.v_head_stride;
-    return offsets;
   }
 
-  __device__ void write_offsets(int buffer, const Offsets& offsets) {
-    if (thread_ >= S::kKeys) return;
-    offsets_[buffer * 2 * S::kKeys + thread_] = offsets.k;
-    offsets_[(buffer * 2 + 1) * S::kKeys + thread_] = offsets.v;
+  __device__ void write_places(int k_buffer, int v_buffer) {
+    if (warp_ != S::kWarps - 1) return;
+    constexpr int kPerVector = Format::kPerVector;
+#pragma unroll
+    for (int i = 0; i < S::kOwnKeys; ++i) {
+      const int at = i * kWarp + thread_ % kWarp;
+      const int64_t block = block_[i];
+      uint32_t k = kNowhere, v = kNowhere;
+      if (index_[i] >= 0) {
+        if (block < 0 || block >= args_.num_blocks) {
+          report_fault(static_cast<int*>(args_.fault), kFaultBlock, item_.sequence, index_[i], block);
+        } else {
+          const int64_t in_block = in_block_[i], head = kv_head_;
+          k = (block * args_.k_block_stride + in_block * args_.k_token_stride + head * args_.k_head_stride) / kPerVector;
+          v = (block * args_.v_block_stride + in_block * args_.v_token_stride + head * args_.v_head_stride) / kPerVector;
+        }
+      }
+      k_places(k_buffer)[at] = k;
+      v_places(v_buffer)[at] = v;
+    }
   }
 
-  __device__ void fetch(uint4 (&vectors)[S::kVectors], const unsigned char* cache, const int64_t* offsets) const {
-    constexpr int kBytes = 16 / Format::kPerVector;
+  // Which vector of a tile is this thread's i-th: a warp takes whole rows.
+  __device__ int key_of(int i) const {
+    return (warp_ + i * S::kWarps) * (kWarp / S::kVectorsPerRow) + Format::key(thread_ % kWarp, S::kVectorsPerRow);
+  }
+  __device__ int column() const { return Format::column(thread_ % kWarp, S::kVectorsPerRow); }
+
+  __device__ void fetch(uint4 (&vectors)[S::kVectors], const void* cache, const uint32_t* places) const {
+    static_assert(S::kVectorsPerRow <= kWarp, "a thread stays in its columns");
 #pragma unroll
     for (int i = 0; i < S::kVectors; ++i) {
-      const int at = thread_ + i * kThreads;
-      const int64_t offset = offsets[at / S::kVectorsPerRow];
-      const int d = at % S::kVectorsPerRow * Format::kPerVector;
+      const uint32_t place = places[key_of(i)];
       // Keys that are not there are zero, not whatever the page holds: a weight of zero does not undo a NaN.
-      vectors[i] = make_uint4(0, 0, 0, 0);
-      if (offset >= 0 && d < args_.head_dim)
-        vectors[i] = __ldg(reinterpret_cast<const uint4*>(cache + (offset + d) * kBytes));
+      const bool wanted = place != kNowhere && column_live_;
+      vectors[i] = load_or_zero(static_cast<const uint4*>(cache) + (static_cast<int64_t>(place) + column()), wanted);
     }
   }
 
   __device__ void store(__half* tile, const uint4 (&vectors)[S::kVectors]) const {
 #pragma unroll
-    for (int i = 0; i < S::kVectors; ++i) {
-      const int at = thread_ + i * kThreads;
-      Format::store(tile + at / S::kVectorsPerRow * S::kRowStride + at % S::kVectorsPerRow * Format::kPerVector,
-                    vectors[i], args_.kv_format == 1);
-    }
+    for (int i = 0; i < S::kVectors; ++i)
+      Format::store(tile + key_of(i) * S::kRowStride + column() * Format::kPerVector, vectors[i], args_.kv_format == 1);
   }
 
   __device__ void score_tiles() {
-    constexpr int kKeyTiles = S::kKeys / 16;
-    constexpr int kDepth = kDim / S::kDepths;
-    for (int at = warp_; at < kRowTiles * kKeyTiles * S::kDepths; at += S::kWarps) {
-      const int n = at % kKeyTiles, m = at / kKeyTiles % kRowTiles, part = at / (kKeyTiles * kRowTiles);
-      const __half* q = q_ + m * 16 * S::kRowStride + part * kDepth;
-      const __half* k = k_ + n * 16 * S::kRowStride + part * kDepth;
-      Accumulator sum;
-      wmma::fill_fragment(sum, 0.0f);
-#pragma unroll 2
-      for (int d = 0; d < kDepth; d += 16) {
-        wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major> a;
-        wmma::fragment<wmma::matrix_b, 16, 16, 16, __half, wmma::col_major> b;
-        wmma::load_matrix_sync(a, q + d, S::kRowStride);
-        wmma::load_matrix_sync(b, k + d, S::kRowStride);
-        wmma::mma_sync(sum, a, b, sum);
+    constexpr int kDepth = kDim / S::kChains;
+    for (int at = warp_; at < kRowTiles * S::kKeyTiles * S::kScoreParts; at += S::kWarps) {
+      const int n = at % S::kKeyTiles, m = at / S::kKeyTiles % kRowTiles, part = at / (S::kKeyTiles * kRowTiles);
+      const __half* q = q_ + m * 16 * S::kRowStride + part * S::kOwnChains * kDepth;
+      const __half* k = k_ + n * 16 * S::kRowStride + part * S::kOwnChains * kDepth;
+      Accumulator sum[S::kOwnChains];
+#pragma unroll
+      for (int chain = 0; chain < S::kOwnChains; ++chain) wmma::fill_fragment(sum[chain], 0.0f);
+#pragma unroll
+      for (int chain = 0; chain < S::kOwnChains; ++chain) {
+#pragma unroll
+        for (int d = 0; d < kDepth; d += 16) {
+          wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major> a;
+          wmma::fragment<wmma::matrix_b, 16, 16, 16, __half, wmma::col_major> b;
+          wmma::load_matrix_sync(a, q + chain * kDepth + d, S::kRowStride);
+          wmma::load_matrix_sync(b, k + chain * kDepth + d, S::kRowStride);
+          wmma::mma_sync(sum[chain], a, b, sum[chain]);
+        }
       }
-      wmma::store_matrix_sync(scores_ + (part * S::kRows + m * 16) * S::kScoreStride + n * 16, sum, S::kScoreStride,
+      // In pairs: (0 + 1) + (2 + 3).
+#pragma unroll
+      for (int step = 1; step < S::kOwnChains; step *= 2)
+#pragma unroll
+        for (int chain = 0; chain < S::kOwnChains; chain += 2 * step)
+#pragma unroll
+          for (int i = 0; i < 8; ++i) sum[chain].x[i] += sum[chain + step].x[i];
+      wmma::store_matrix_sync(scores_ + (part * S::kRows + m * 16) * S::kScoreStride + n * 16, sum[0], S::kScoreStride,
                               wmma::mem_row_major);
     }
+  }
+
+  // Two neighbouring scores: the sum of their parts, in pairs.
+  __device__ float2 score_at(int row, int column) const {
+    float2 part[S::kScoreParts];
+#pragma unroll
+    for (int i = 0; i < S::kScoreParts; ++i)
+      part[i] = *reinterpret_cast<const float2*>(scores_ + (i * S::kRows + row) * S::kScoreStride + column);
+#pragma unroll
+    for (int step = 1; step < S::kScoreParts; step *= 2) {
+#pragma unroll
+      for (int i = 0; i < S::kScoreParts; i += 2 * step) {
+        part[i].x += part[i + step].x;
+        part[i].y += part[i + step].y;
+      }
+    }
+    return part[0];
   }
 
   // Scores to weights, one step of the running softmax; weights are relative to the row's maximum so far.
@@ -293,20 +373,19 @@ class Kernel {
     const int lane = thread_ % S::kLanesPerRow;
     const float scale = static_cast<float>(args_.scale) * kLog2e;
     float2 score[kPairs];
+    // Most tiles are seen whole.
+    const bool whole = first_key >= row_first_ && first_key + S::kKeys <= min(row_end_, mask.anchor);
     float maximum = -infinity();
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int column = (i * S::kLanesPerRow + lane) * 2;
-      score[i] = *reinterpret_cast<const float2*>(scores_ + row * S::kScoreStride + column);
-#pragma unroll
-      for (int part = 1; part < S::kDepths; ++part) {
-        const float2 more =
-            *reinterpret_cast<const float2*>(scores_ + (part * S::kRows + row) * S::kScoreStride + column);
-        score[i].x += more.x;
-        score[i].y += more.y;
+      score[i] = score_at(row, column);
+      score[i].x *= scale;
+      score[i].y *= scale;
+      if (!whole) {
+        if (!seen(mask, first_key + column, position)) score[i].x = -infinity();
+        if (!seen(mask, first_key + column + 1, position)) score[i].y = -infinity();
       }
-      score[i].x = seen(mask, first_key + column, position) ? score[i].x * scale : -infinity();
-      score[i].y = seen(mask, first_key + column + 1, position) ? score[i].y * scale : -infinity();
       maximum = fmaxf(maximum, fmaxf(score[i].x, score[i].y));
     }
 #pragma unroll
@@ -337,19 +416,30 @@ class Kernel {
     return key >= row_first_ && key < row_end_ && mask.anchored(key, position);
   }
 
+  // Whether a row of this block found a new maximum in the tile; the whole warp asks.
+  __device__ bool rescales() const {
+    bool changed = false;
+#pragma unroll
+    for (int row = thread_ % kWarp; row < S::kRows; row += kWarp) changed |= rescale_[row] != 1.0f;
+    return __any_sync(kFullMask, changed);
+  }
+
   __device__ void add_values() {
     const int column_warp = warp_ % S::kColumnWarps, row_warp = warp_ / S::kColumnWarps;
+    // A new maximum is rare once some tiles were seen, and a factor of one does nothing.
+    if (rescales()) {
 #pragma unroll
-    for (int own = 0; own < S::kOwnRows; ++own) {
-      const int m = row_warp + own * S::kRowWarps;
-      if (m >= kRowTiles) break;
-      float rescale[8];
+      for (int own = 0; own < S::kOwnRows; ++own) {
+        const int m = row_warp + own * S::kRowWarps;
+        if (m >= kRowTiles) break;
+        float rescale[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) rescale[i] = rescale_[m * 16 + ((fragment_rows_ >> (4 * i)) & 15)];
+        for (int i = 0; i < 8; ++i) rescale[i] = rescale_[m * 16 + ((fragment_rows_ >> (4 * i)) & 15)];
 #pragma unroll
-      for (int c = 0; c < S::kOwnColumns; ++c)
+        for (int c = 0; c < S::kOwnColumns; ++c)
 #pragma unroll
-        for (int i = 0; i < 8; ++i) out_[own][c].x[i] *= rescale[i];
+          for (int i = 0; i < 8; ++i) out_[own][c].x[i] *= rescale[i];
+      }
     }
 #pragma unroll
     for (int key = 0; key < S::kKeys; key += 16) {
@@ -372,10 +462,10 @@ class Kernel {
   }
 
   // Finished rows, or this partition's part of them, sixteen rows at a time through shared memory (over V).
-  __device__ void write(const Item& item, int first_row, int rows) {
+  __device__ void write(int first_row, int rows) {
     float* stage = reinterpret_cast<float*>(v_);
     const int column_warp = warp_ % S::kColumnWarps, row_warp = warp_ / S::kColumnWarps;
-    const bool whole = item.partitions == 1;
+    const bool whole = item_.partitions == 1;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       if (m * 16 >= rows) break;
@@ -396,9 +486,9 @@ class Kernel {
         const int query = (first_row + row) / group_;
         const int64_t head = kv_head_ * group_ + (first_row + row) % group_;
         if (whole)
-          write_row(args_, item.first_query + query, head, d, value, sum_[row]);
+          write_row(args_, item_.first_query + query, head, d, value, sum_[row]);
         else
-          write_partial(((item.split_row + query) * args_.query_heads + head) * args_.partitions + item.partition, d,
+          write_partial(((item_.split_row + query) * args_.query_heads + head) * args_.partitions + item_.partition, d,
                         value, row);
       }
       __syncthreads();
@@ -421,18 +511,22 @@ class Kernel {
   __half* v_;
   float* scores_;
   __half* weights_;
-  int64_t* offsets_;
+  uint32_t* places_;
   float* rescale_;
   float* maximum_;
   float* sum_;
+  Item& item_;
   int thread_;
   int warp_;
   int kv_head_;
   int group_;
+  bool column_live_;  // the columns that this thread reads are columns of the head
   uint32_t fragment_rows_;   // four bits an element
   int row_first_, row_end_;  // keys that this thread's row sees, but for the anchor
   float row_maximum_, row_sum_;
   Accumulator out_[S::kOwnRows][S::kOwnColumns];
+  // Of the last warp: where its keys of the tile after next lie. index_ is -1 for a key that is not there.
+  int index_[S::kOwnKeys], in_block_[S::kOwnKeys], block_[S::kOwnKeys];
   uint4 k_vectors_[S::kVectors];
   uint4 v_vectors_[S::kVectors];
 };
@@ -440,8 +534,8 @@ class Kernel {
 }  // namespace paged_attention
 
 #define PAGED_ATTENTION_KERNEL(dim, tiles, name, Format)                                       \
-  SM70_KERNEL((paged_attention::threads_for(dim)), paged_attention_d##dim##_m##tiles##_##name, \
-              PagedAttentionArgs args) {                                                       \
+  SM70_KERNEL((paged_attention::threads_for(dim, tiles), paged_attention::blocks_for(tiles)), \
+              paged_attention_d##dim##_m##tiles##_##name, PagedAttentionArgs args) { \
     SM70_DYNAMIC_SHARED(shared);                                                               \
     paged_attention::Kernel<dim, tiles, Format>(args, shared).run();                           \
   }

@@ -39,7 +39,7 @@ struct PagedAttentionArgs {
   int64_t v_token_stride;
   int64_t v_head_stride;
   int64_t partitions;  // most partitions of a sequence; the second-last dimension of partial_out
-  int64_t chunk;       // least keys in a partition; doubled until `partitions` of them cover the sequence
+  int64_t chunk;       // least keys in a partition; more where `partitions` of them do not cover the sequence
   int64_t causal;
   int64_t window_left;   // -1: no limit
   int64_t window_right;  // -1: no limit

@@ -9,15 +9,15 @@ namespace {
 constexpr unsigned kReduceThreads = 256;
 constexpr int64_t kMaxPartitions = 128;  // of the reduction kernel
 
-constexpr unsigned threads_for(int64_t dim) { return dim == 64 ? 256 : 512; }
+constexpr unsigned threads_for(int64_t dim, int64_t row_tiles) { return dim == 64 || row_tiles == 1 ? 256 : 512; }
 
 // Dynamic shared bytes of a kernel: the layout of paged_attention::Shape.
 constexpr unsigned shared_bytes(unsigned dim, unsigned row_tiles) {
   const unsigned rows = 16 * row_tiles;
   const unsigned keys = dim == 256 ? 32 : 64;
-  const unsigned depths = dim == 256 ? 2 : 1;
-  return (rows + 2 * keys) * (dim + 8) * 2 + depths * rows * (keys + 4) * 4 + rows * (keys + 8) * 2 + 4 * keys * 8 +
-         3 * rows * 4;
+  const unsigned parts = dim == 256 || (dim == 64 && row_tiles == 1) ? 2 : 1;
+  return (rows + 2 * keys) * (dim + 8) * 2 + parts * rows * (keys + 4) * 4 + rows * (keys + 8) * 2 + 5 * keys * 4 +
+         3 * rows * 4 + 48;
 }
 
 #define SM70_ATTENTION(dim, tiles)                                                                       \
@@ -63,7 +63,12 @@ SM70_EXPORT int sm70_paged_attention_cuda(const PagedAttentionArgs* given, int64
   if (args_bytes != sizeof(PagedAttentionArgs))
     return error.fail("argument record of %lld bytes, expected %zu", static_cast<long long>(args_bytes),
                       sizeof(PagedAttentionArgs));
-  const PagedAttentionArgs& args = *given;
+  PagedAttentionArgs args = *given;
+  // The kernels leave E4M3 numbers divided by 256 (see paged_attention::Fp8).
+  if (args.kv_format == 1) {
+    args.scale *= 256;
+    args.v_scale *= 256;
+  }
   if (check(args, error) != 0) return 1;
   const int64_t dim = args.head_dim <= 64 ? 64 : args.head_dim <= 128 ? 128 : 256;
   const Variant* variant = std::find_if(std::begin(g_variants), std::end(g_variants), [&](const Variant& v) {
@@ -74,7 +79,7 @@ SM70_EXPORT int sm70_paged_attention_cuda(const PagedAttentionArgs* given, int64
                       static_cast<long long>(args.row_tiles));
   const sm70::Kernel& kernel = variant->kernels[args.kv_format == 0 ? 0 : 1];
   const unsigned shared = kernel.max_dynamic_shared();
-  const unsigned threads = threads_for(dim);
+  const unsigned threads = threads_for(dim, args.row_tiles);
 
   // No more blocks than items there can be, and no more than fit at a time: a block takes item after item.
   const int64_t rows = 16 * args.row_tiles;

@@ -6,6 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxPartitions = 128;
+constexpr int kAhead = 8;  // partitions that a thread has in flight
 
 // Finds the sequence and the query that are row `row` among the rows of split sequences.
 __device__ bool find_row(const PagedAttentionArgs& args, int row, paged_attention::Item& item, int& query) {
@@ -33,7 +34,7 @@ __device__ bool find_row(const PagedAttentionArgs& args, int row, paged_attentio
 }  // namespace
 
 // Grid: rows of split sequences, query heads. Sequences of one partition were finished by the first kernel.
-SM70_KERNEL((kThreads), paged_attention_reduce, PagedAttentionArgs args) {
+SM70_KERNEL((kThreads, 2), paged_attention_reduce, PagedAttentionArgs args) {
   __shared__ float weight[kMaxPartitions];
   __shared__ float total;
   __shared__ float4 sums[kThreads];
@@ -70,15 +71,26 @@ SM70_KERNEL((kThreads), paged_attention_reduce, PagedAttentionArgs args) {
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   if (group < groups) {
     const float* partial = static_cast<const float*>(args.partial_out) + first_slot * dim + d;
-#pragma unroll 4
-    for (int p = group; p < item.partitions; p += groups) {
-      const float own = weight[p];
-      if (own == 0.0f) continue;
-      const float4 value = *reinterpret_cast<const float4*>(partial + static_cast<int64_t>(p) * dim);
-      sum.x += own * value.x;
-      sum.y += own * value.y;
-      sum.z += own * value.z;
-      sum.w += own * value.w;
+    for (int first = group; first < item.partitions; first += groups * kAhead) {
+      float own[kAhead];
+      float4 value[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int p = first + i * groups;
+        own[i] = p < item.partitions ? weight[p] : 0.0f;
+        // A partition without weight was never written.
+        const float* from = partial + static_cast<int64_t>(p) * dim;
+        const uint4 bits = load_or_zero(reinterpret_cast<const uint4*>(from), own[i] != 0.0f);
+        value[i] = make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                               __uint_as_float(bits.w));
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        sum.x += own[i] * value[i].x;
+        sum.y += own[i] * value[i].y;
+        sum.z += own[i] * value[i].z;
+        sum.w += own[i] * value[i].w;
+      }
     }
   }
   sums[threadIdx.x] = sum;

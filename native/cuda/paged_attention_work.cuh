@@ -22,16 +22,15 @@ struct Item {
 
 __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// Keys of a partition: the least chunk, grown by quarters of its leading power of two until `partitions` of them cover
-// the sequence. It depends on the length alone and seldom changes with it, so that a row decoded alone and a row
-// verified among others are cut at the same keys.
+// Keys of a partition: the least chunk, or what `partitions` of them need to cover the sequence, rounded up to a quarter
+// of its leading power of two. It depends on the length alone and seldom changes with it, so that a row decoded alone
+// and a row verified among others are cut at the same keys.
 __device__ inline int chunk_of(const PagedAttentionArgs& args, int length) {
-  int64_t chunk = args.chunk;
-  while (chunk * args.partitions < length) {
-    const int64_t quarter = (int64_t{1} << (31 - __clz(static_cast<int>(chunk)))) / 4;
-    chunk += quarter > 64 ? quarter : 64;
-  }
-  return static_cast<int>(chunk);
+  const int least = static_cast<int>(args.chunk);
+  const int needed = ceil_div(length, static_cast<int>(args.partitions));
+  if (needed <= least) return least;
+  const int quarter = max(64, (1 << (31 - __clz(needed))) / 4);
+  return ceil_div(needed, quarter) * quarter;
 }
 
 __device__ inline int inclusive_scan(int value) {
@@ -68,10 +67,10 @@ struct Lengths {
 class Items {
  public:
   __device__ Items(const PagedAttentionArgs& args, int rows_per_block)
-      : args_(args), rows_per_block_(rows_per_block), group_(static_cast<int>(args.query_heads / args.kv_heads)) {}
+      : args_(args), rows_per_block_(rows_per_block), group_(static_cast<int>(args.query_heads) / static_cast<int>(args.kv_heads)) {}
 
   // Finds item `index`; the indices of successive calls must not fall.
-  __device__ bool find(int64_t index, Item& item) {
+  __device__ bool find(int index, Item& item) {
     const int lane = threadIdx.x % kWarp;
     for (; base_ < args_.batch; base_ += kWarp) {
       const Lengths own(args_, base_ + lane);
@@ -88,11 +87,11 @@ class Items {
         split_before_ += __shfl_sync(kFullMask, split_end, kWarp - 1);
         continue;
       }
-      const int wanted = static_cast<int>(index - before_);
+      const int wanted = index - before_;
       const int owner = __ffs(static_cast<int>(__ballot_sync(kFullMask, wanted < end))) - 1;
       const int rest = wanted - __shfl_sync(kFullMask, end - items, owner);
       const int owner_blocks = __shfl_sync(kFullMask, blocks, owner);
-      item.sequence = static_cast<int>(base_) + owner;
+      item.sequence = base_ + owner;
       item.first_query = __shfl_sync(kFullMask, own.first_query, owner);
       item.queries = __shfl_sync(kFullMask, own.queries, owner);
       item.length = __shfl_sync(kFullMask, own.length, owner);
@@ -111,16 +110,17 @@ class Items {
   const PagedAttentionArgs& args_;
   int rows_per_block_;
   int group_;
-  int64_t base_ = 0;
-  int64_t before_ = 0;
+  int base_ = 0;
+  int before_ = 0;
   int split_before_ = 0;
 };
 
 // Which keys a query position sees.
 struct Mask {
+  static constexpr int kFar = 1 << 30;  // as good as no limit
   int length;
   int anchor;    // keys below it are always seen
-  int64_t near;  // so are keys above position - near
+  int near;      // so are keys above position - near
   bool causal;
   int64_t left, right;  // -1: no limit
 
@@ -128,7 +128,7 @@ struct Mask {
       : length(item.length), causal(args.causal != 0), left(args.window_left), right(args.window_right) {
     const bool anchored = args.anchor_lens != nullptr;
     anchor = anchored ? static_cast<const int*>(args.anchor_lens)[item.sequence] : item.length;
-    near = anchored ? args.anchored_window : 0;
+    near = !anchored ? 0 : args.anchored_window < kFar ? static_cast<int>(args.anchored_window) : kFar;
   }
 
   __device__ int first(int position) const {

@@ -55,9 +55,9 @@ def plan_attention(
         raise ValueError(f"partition: saw {partition}, need a positive multiple of {TILE_KEYS}")
     usual_rows = math.ceil(tokens / max(1, batch)) * (query_heads // kv_heads)
     row_tiles = 1 if usual_rows <= 16 else 3 if usual_rows <= 48 and head_dim > 128 else 4
-    # One long sequence fills the card. A constant of model and card, not of the batch: a row's bits must not depend on
-    # who else is decoded.
-    most = min(MAX_PARTITIONS, max(LEAST_PARTITIONS, multiprocessors // kv_heads))
+    # One long sequence fills the card, two blocks a multiprocessor. A constant of model and card, not of the batch: a
+    # row's bits must not depend on who else is decoded.
+    most = min(MAX_PARTITIONS, max(LEAST_PARTITIONS, 2 * multiprocessors // kv_heads))
     partitions = min(most, max(1, math.ceil(capacity / chunk)))
     split_rows = min(tokens, batch * MAX_SPLIT_QUERIES) if partitions > 1 else 0
     workspace = 4 * split_rows * query_heads * partitions * (head_dim + 2)

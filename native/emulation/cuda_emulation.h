@@ -141,6 +141,13 @@ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+// Bytes of y:x (bytes 7 to 0) picked by the low three bits of each of the selector's four hexadecimal digits.
+inline uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+  const uint64_t bytes = static_cast<uint64_t>(y) << 32 | x;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+  return out;
+}
 template <typename T>
 T __ldg(const T* pointer) {
   return *pointer;

@@ -202,10 +202,11 @@ def test_six_launches(sm70: Target, shape: Shape) -> None:
         judge.assert_bits_equal(array(_run(sm70, shape, data)), first, f"launch {launch + 1}")
 
 
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("cache", ["f16", "e4m3"])
-def test_a_verified_row_has_the_bits_of_the_decoded_one(sm70: Target, cache: str) -> None:
-    """Row i of eight, and the same row decoded alone at its own length."""
-    shape = Shape((520,), (8,), heads=(6, 1), head_dim=64, cache=cache)
+def test_a_verified_row_has_the_bits_of_the_decoded_one(sm70: Target, cache: str, head_dim: int) -> None:
+    """Row i of eight, and the same row decoded alone at its own length: other tiles, other threads, the same sums."""
+    shape = Shape((520,), (8,), heads=(6, 1), head_dim=head_dim, cache=cache)
     data = _inputs(sm70, shape)
     together = array(_run(sm70, shape, data))
     for row in range(8):
