@@ -18,6 +18,7 @@
 #ifndef SM70_CUDA_DRIVER_H_
 #define SM70_CUDA_DRIVER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -71,8 +72,8 @@ class Kernel {
     return launch_raw(grid, block, shared, where, error, pointers);
   }
 
-  // Blocks of this size that fit on one multiprocessor at a time; at least 1. Only asks the driver, so it may be called
-  // while a stream captures.
+  // Blocks that fit on one multiprocessor at a time; at least 1. Always asked for the same size, so the driver is asked
+  // once a device. May be called while a stream captures.
   int resident_blocks(int device, unsigned threads, unsigned shared) const;
 
   const char* image() const { return image_; }
@@ -89,6 +90,7 @@ class Kernel {
   unsigned max_dynamic_shared_;
   Kernel* next_;
   void* functions_[kMaxDevices] = {};
+  mutable std::atomic<int> resident_[kMaxDevices] = {};  // 0: not asked yet
 };
 
 Kernel* first_kernel();

@@ -170,10 +170,13 @@ Kernel* first_kernel() { return g_kernels; }
 int multiprocessors(int device) { return device >= 0 && device < kMaxDevices ? g_devices[device].multiprocessors : 0; }
 
 int Kernel::resident_blocks(int device, unsigned threads, unsigned shared) const {
-  int blocks = 0;
   if (device < 0 || device >= kMaxDevices || functions_[device] == nullptr) return 1;
+  int blocks = resident_[device].load(std::memory_order_relaxed);
+  if (blocks != 0) return blocks;
   const CUresult status = g_driver.occupancy(&blocks, functions_[device], static_cast<int>(threads), shared);
-  return status == kSuccess && blocks > 0 ? blocks : 1;
+  if (status != kSuccess || blocks < 1) blocks = 1;
+  resident_[device].store(blocks, std::memory_order_relaxed);
+  return blocks;
 }
 
 int Kernel::launch_raw(Dim3 grid, Dim3 block, unsigned shared, Where where, Error& error, void** args) const {

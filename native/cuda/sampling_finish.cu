@@ -11,6 +11,7 @@ constexpr int kDigitBits = 11;
 constexpr int kDigits = 1 << kDigitBits;
 constexpr int kDigitsPerThread = kDigits / kFinishThreads;
 constexpr int kLimbEntries = 1 << 18;
+constexpr int kAhead = 3;  // chunks that a warp has in flight
 using Threads = Block<kFinishThreads>;
 
 struct Digits {
@@ -183,25 +184,40 @@ __device__ RowPlan plan_by_digits(const RowReader& row, const SamplingBatch& bat
   return {threshold, edge.key, id, 0};
 }
 
-// Collects the entries of the slice whose keys are in the row's range.
-__device__ void gather_range(const RowReader& row, const SamplingBatch& batch, RowWorkspace& space) {
+// Collects the entries of the slice whose keys are in the row's range, and weighs those above it.
+__device__ void gather_range(const RowReader& row, const SamplingBatch& batch, double maximum, RowWorkspace& space,
+                             Threads::Scratch& scratch) {
   const int chunks = ceil_divide(batch.width, batch.chunk);
   const int lane = threadIdx.x % kWarp;
   const uint32_t low = space.low;
   const uint32_t high = space.high;
-  for (int chunk = blockIdx.x * kWarps + threadIdx.x / kWarp; chunk < chunks; chunk += gridDim.x * kWarps) {
-    if (space.top[chunk] < low) continue;
+  uint64_t above = 0;
+  for (int first = blockIdx.x * kWarps + threadIdx.x / kWarp; first < chunks; first += gridDim.x * kWarps * kAhead) {
     for (int at = 0; at < batch.chunk; at += kWarpRead) {
-      const Quad quad = read_quad(row, chunk * batch.chunk + at, lane);
+      Quad quad[kAhead];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (quad.key[i] < low || quad.key[i] > high) continue;
-        const uint32_t place = atomicAdd(&space.found, 1u);
-        if (place < kSortCapacity)
-          space.candidates[place] = static_cast<uint64_t>(quad.key[i]) << 32 | (quad.first + i * quad.step);
+      for (int n = 0; n < kAhead; ++n) {
+        // A chunk that lies below the range, or past the end, reads nothing.
+        const int chunk = first + n * gridDim.x * kWarps;
+        const bool reaches = chunk < chunks && space.top[chunk] >= low;
+        quad[n] = read_quad(row, reaches ? chunk * batch.chunk + at : batch.width, lane);
+      }
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const uint32_t key = quad[n].key[i];
+          if (key > high) above += mass_of(value_of(key), maximum);
+          if (key < low || key > high) continue;
+          const uint32_t place = atomicAdd(&space.found, 1u);
+          if (place < kSortCapacity)
+            space.candidates[place] = static_cast<uint64_t>(key) << 32 | (quad[n].first + i * quad[n].step);
+        }
       }
     }
   }
+  above = Threads::sum(above, scratch);
+  if (threadIdx.x == 0 && above != 0) atomicAdd(&space.ahead, above);
 }
 
 // The edge among the `found` collected entries.
@@ -218,7 +234,7 @@ __device__ RowPlan plan_in_range(const RowWorkspace& space, int found, uint32_t 
     const int at = 2 * threadIdx.x + i;
     mass[i] = at < found ? mass_of(value_of(static_cast<uint32_t>(sorted[at] >> 32)), maximum) : 0;
   }
-  const uint64_t ahead = space.ahead + Threads::sum_before(mass[0] + mass[1], scratch);
+  const uint64_t ahead = load_fresh(&space.ahead) + Threads::sum_before(mass[0] + mass[1], scratch);
   const int at = 2 * threadIdx.x;
   uint32_t inside = at < found && ahead < space.limit;
   inside += at + 1 < found && ahead + mass[0] < space.limit;
@@ -230,22 +246,23 @@ __device__ RowPlan plan_in_range(const RowWorkspace& space, int found, uint32_t 
 
 }  // namespace
 
-SM70_KERNEL((kFinishThreads), sampling_finish, SamplingBatch batch, RowWorkspace* workspace, RowPlan* plans) {
+// `slices`: blocks of a row of the plan kernel. This one has fewer: most rows are done.
+SM70_KERNEL((kFinishThreads), sampling_finish, SamplingBatch batch, RowWorkspace* workspace, RowPlan* plans,
+            int32_t slices) {
   __shared__ Shared shared;
   __shared__ Threads::Scratch scratch;
   const int row_index = blockIdx.y;
   RowWorkspace& space = workspace[row_index];
   const uint32_t task = space.task;
-  if (task == kDone || (task == kLocateTie && blockIdx.x != space.slice) || (task == kByDigits && blockIdx.x != 0))
-    return;
+  if (task == kDone || (task != kEdgeInRange && blockIdx.x != 0)) return;
   const RowReader row = reader_of(batch, row_index, true);
   const int asked = batch.top_k == nullptr ? 0 : batch.top_k[row_index];
   const uint32_t top_k = asked > 0 && asked < batch.width ? asked : 0;
   const float top_p = batch.top_p == nullptr ? 1.0f : batch.top_p[row_index];
+  const int chunks = ceil_divide(batch.width, batch.chunk);
 
   if (task == kLocateTie) {
-    const int chunks = ceil_divide(batch.width, batch.chunk);
-    const int each = ceil_divide(chunks, gridDim.x);
+    const int each = ceil_divide(chunks, slices);
     const int first = space.slice * each;
     const uint32_t id = locate_tie(row, batch.chunk, space.top, first, min(chunks, first + each), space.low, space.rank,
                                    shared.ties, scratch);
@@ -254,15 +271,14 @@ SM70_KERNEL((kFinishThreads), sampling_finish, SamplingBatch batch, RowWorkspace
   }
   bool by_digits = task == kByDigits;
   if (task == kEdgeInRange) {
-    gather_range(row, batch, space);
+    uint32_t largest = 0;
+    for (int chunk = threadIdx.x; chunk < chunks; chunk += kFinishThreads) largest = max(largest, space.top[chunk]);
+    const uint32_t top = Threads::largest(largest, scratch);
+    gather_range(row, batch, value_of(top), space, scratch);
     if (!Threads::is_last(&space.arrivals[1], gridDim.x, scratch)) return;
     const uint32_t found = load_fresh(&space.found);
     by_digits = found > kSortCapacity;
     if (!by_digits) {
-      const int chunks = ceil_divide(batch.width, batch.chunk);
-      uint32_t largest = 0;
-      for (int chunk = threadIdx.x; chunk < chunks; chunk += kFinishThreads) largest = max(largest, space.top[chunk]);
-      const uint32_t top = Threads::largest(largest, scratch);
       const RowPlan plan = plan_in_range(space, found, top, shared.sorted, scratch);
       if (threadIdx.x == 0) plans[row_index] = plan;
     }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cuda/driver.h"
 #include "cuda/sampling_workspace.cuh"
 
@@ -17,7 +19,6 @@ const Capability g_draw_capability("sampling_draw_cuda", 1);
 const Capability g_weigh_capability("sampling_weigh_cuda", 1);
 const Capability g_masses_capability("sampling_masses_cuda", 1);
 
-constexpr int kWarpsPerBlock = kScanThreads / 32;
 constexpr int64_t kSliceEntries = 1 << 17;  // more would overflow the plan kernel's counters of mass
 constexpr int64_t kMaxRows = 65535;         // the grid's second dimension
 
@@ -25,9 +26,18 @@ constexpr int64_t kMaxRows = 65535;         // the grid's second dimension
 struct Shape {
   SamplingBatch batch;
   unsigned rows;
-  unsigned slices;
-  unsigned scan_blocks;
+  int64_t chunks;
+  int device;
 
+  // Blocks of a row: one wave of them fills the device, since a second one that is nearly empty takes as long as the
+  // first. A block has at least `chunks_each` chunks a warp, and a slice no more than the plan's counters hold.
+  unsigned blocks(const Kernel& kernel, unsigned threads, int64_t chunks_each = 1) const {
+    const int64_t wave = int64_t{multiprocessors(device)} * kernel.resident_blocks(device, threads, 0) / rows;
+    const int64_t warps = threads / 32 * chunks_each;
+    const int64_t useful = (chunks + warps - 1) / warps;
+    const int64_t needed = (batch.width + kSliceEntries - 1) / kSliceEntries;
+    return static_cast<unsigned>(std::min<int64_t>(std::max({std::min(wave, useful), needed, int64_t{1}}), kMaxSlices));
+  }
   Dim3 grid(unsigned blocks) const { return {blocks, rows}; }
 };
 
@@ -54,34 +64,25 @@ int shape_of(const SamplingArgs* args, int64_t bytes, int device, Error& error, 
                  static_cast<int32_t>(chunk),
                  vectors};
   shape.rows = static_cast<unsigned>(args->rows);
-  // Enough blocks to fill the device eight deep; a block has at least one chunk a warp.
-  const int64_t wanted = (int64_t{multiprocessors(device)} * 8 + args->rows - 1) / args->rows;
-  const int64_t useful = (chunks + kWarpsPerBlock - 1) / kWarpsPerBlock;
-  const int64_t needed = (width + kSliceEntries - 1) / kSliceEntries;
-  const auto within = [&](int64_t most) {
-    int64_t blocks = wanted < most ? wanted : most;
-    blocks = blocks < needed ? needed : blocks;
-    return static_cast<unsigned>(blocks < kMaxSlices ? blocks : kMaxSlices);
-  };
-  shape.slices = within(useful);
-  shape.scan_blocks = within((useful + 3) / 4);
+  shape.chunks = chunks;
+  shape.device = device;
   return 0;
 }
 
 int scan(const Shape& shape, const SamplingArgs* args, Where where, Error& error) {
-  return g_scan.launch(shape.grid(shape.scan_blocks), {kScanThreads}, 0, where, error, shape.batch, args->workspace);
+  return g_scan.launch(shape.grid(shape.blocks(g_scan, kScanThreads, 4)), {kScanThreads}, 0, where, error, shape.batch, args->workspace);
 }
 
 int apply(const Shape& shape, const SamplingArgs* args, const RowWorkspace* workspace, Where where, Error& error) {
   const RowPlan* plan = args->plan;
-  return g_apply.launch(shape.grid(shape.slices), {kScanThreads}, 0, where, error, shape.batch, args->logits, plan,
+  return g_apply.launch(shape.grid(shape.blocks(g_apply, kScanThreads)), {kScanThreads}, 0, where, error, shape.batch, args->logits, plan,
                         static_cast<float>(args->mask_value), workspace);
 }
 
 int draw(const Shape& shape, const SamplingArgs* args, bool weigh, Where where, Error& error) {
   const RowPlan* plan = args->plan;
   const int64_t* tokens = weigh ? args->tokens : nullptr;
-  return g_draw.launch(shape.grid(shape.slices), {kPlanThreads}, 0, where, error, shape.batch, args->workspace, plan,
+  return g_draw.launch(shape.grid(shape.blocks(g_draw, kPlanThreads)), {kPlanThreads}, 0, where, error, shape.batch, args->workspace, plan,
                        args->bits, args->excluded, args->out, tokens, reinterpret_cast<uint64_t*>(args->out));
 }
 
@@ -96,11 +97,12 @@ SM70_EXPORT int sm70_sampling_plan_cuda(const sm70::SamplingArgs* args, int64_t 
   Shape shape;
   const Where where{device, stream};
   if (shape_of(args, args_bytes, device, error, shape) != 0 || scan(shape, args, where, error) != 0) return 1;
-  if (g_plan.launch(shape.grid(shape.slices), {kPlanThreads}, 0, where, error, shape.batch, args->workspace,
+  const unsigned slices = shape.blocks(g_plan, kPlanThreads);
+  if (g_plan.launch(shape.grid(slices), {kPlanThreads}, 0, where, error, shape.batch, args->workspace,
                     args->plan) != 0)
     return 1;
-  if (g_finish.launch(shape.grid(shape.slices), {kFinishThreads}, 0, where, error, shape.batch, args->workspace,
-                      args->plan) != 0)
+  if (g_finish.launch(shape.grid(shape.blocks(g_finish, kFinishThreads)), {kFinishThreads}, 0, where, error,
+                      shape.batch, args->workspace, args->plan, static_cast<int32_t>(slices)) != 0)
     return 1;
   return args->apply != 0 ? apply(shape, args, args->workspace, where, error) : 0;
 }
@@ -143,6 +145,6 @@ SM70_EXPORT int sm70_sampling_masses_cuda(const sm70::SamplingArgs* args, int64_
   if (shape_of(args, args_bytes, device, error, shape) != 0 || scan(shape, args, where, error) != 0) return 1;
   const RowWorkspace* workspace = args->workspace;
   const RowPlan* plan = args->plan;
-  return g_masses.launch(shape.grid(shape.slices), {kPlanThreads}, 0, where, error, shape.batch, workspace, plan,
+  return g_masses.launch(shape.grid(shape.blocks(g_masses, kPlanThreads)), {kPlanThreads}, 0, where, error, shape.batch, workspace, plan,
                          reinterpret_cast<uint64_t*>(args->out));
 }

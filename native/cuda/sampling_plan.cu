@@ -1,6 +1,7 @@
 // The plan of each row from its chunk maxima: the k-th largest maximum bounds the k-th largest value from below, so
 // only chunks that reach it are read again; a row with top-p alone is summed into bins of mass instead. The last block
 // of a row decides; what it cannot decide alone it leaves to the finish kernel as a task.
+#include "sampling_bins.cuh"
 #include "sampling_device.cuh"
 
 using namespace sm70;
@@ -14,7 +15,8 @@ using Threads = Block<kPlanThreads>;
 
 union Shared {
   uint32_t histogram[256];
-  Limbs<kMassBins> bins;
+  uint16_t chunks[kMaxChunks];
+  uint32_t bins[kMassBins];
   uint64_t sorted[kSortCapacity];
 };
 
@@ -51,16 +53,36 @@ __device__ uint32_t kth_largest(const uint32_t (&keys)[kTopsPerThread], uint32_t
   return prefix;
 }
 
-// Entries above the bound go to the candidates; entries equal to it are only counted, by slice.
-__device__ void gather_above(const RowReader& row, const SamplingBatch& batch, uint32_t bound, RowWorkspace& space,
-                             Threads::Scratch& scratch) {
-  const int chunks = ceil_divide(batch.width, batch.chunk);
-  const int each = ceil_divide(chunks, gridDim.x);
-  const int end = min(chunks, static_cast<int>(blockIdx.x + 1) * each);
+// The chunks that one block of a row walks.
+struct Slice {
+  int first, end;
+  __device__ explicit Slice(const SamplingBatch& batch) {
+    const int chunks = ceil_divide(batch.width, batch.chunk);
+    const int each = ceil_divide(chunks, gridDim.x);
+    first = blockIdx.x * each;
+    end = min(chunks, first + each);
+  }
+};
+
+// Entries above the bound go to the candidates; entries equal to it are only counted, by slice. `tops` are the maxima
+// of the chunks, as kth_largest takes them.
+__device__ void gather_above(const RowReader& row, const SamplingBatch& batch, uint32_t bound,
+                             const uint32_t (&tops)[kTopsPerThread], RowWorkspace& space,
+                             uint16_t (&reaching)[kMaxChunks], Threads::Scratch& scratch) {
+  __shared__ uint32_t count;
+  if (threadIdx.x == 0) count = 0;
+  __syncthreads();
+  const Slice slice(batch);
+#pragma unroll
+  for (int i = 0; i < kTopsPerThread; ++i) {
+    const int chunk = i * kPlanThreads + threadIdx.x;
+    if (chunk >= slice.first && chunk < slice.end && tops[i] >= bound) reaching[atomicAdd(&count, 1u)] = chunk;
+  }
+  __syncthreads();
   const int lane = threadIdx.x % kWarp;
   uint32_t equal = 0;
-  for (int chunk = blockIdx.x * each + threadIdx.x / kWarp; chunk < end; chunk += kWarps) {
-    if (space.top[chunk] < bound) continue;
+  for (uint32_t next = threadIdx.x / kWarp; next < count; next += kWarps) {
+    const int chunk = reaching[next];
     for (int at = 0; at < batch.chunk; at += kWarpRead) {
       const Quad quad = read_quad(row, chunk * batch.chunk + at, lane);
 #pragma unroll
@@ -152,33 +174,34 @@ __device__ void decide_sorted(uint32_t top_k, float top_p, uint32_t bound, uint3
   plan = {threshold, cut, split ? static_cast<uint32_t>(sorted[last]) : 0, 0};
 }
 
-// Adds the slice's masses to the row's bins.
+// Adds the slice's masses to the row's total and, coarsely, to its bins.
 __device__ void bin_masses(const RowReader& row, const SamplingBatch& batch, double maximum, RowWorkspace& space,
-                           Limbs<kMassBins>& bins) {
-  for (int bin = threadIdx.x; bin < kMassBins; bin += kPlanThreads) bins.clear(bin);
+                           uint32_t (&bins)[kMassBins], Threads::Scratch& scratch) {
+  for (int bin = threadIdx.x; bin < kMassBins; bin += kPlanThreads) bins[bin] = 0;
   __syncthreads();
-  const int chunks = ceil_divide(batch.width, batch.chunk);
-  const int each = ceil_divide(chunks, gridDim.x);
-  const int end = min(chunks, static_cast<int>(blockIdx.x + 1) * each);
+  const Slice slice(batch);
   const int lane = threadIdx.x % kWarp;
-  for (int chunk = blockIdx.x * each + threadIdx.x / kWarp; chunk < end; chunk += kWarps) {
+  uint64_t mine = 0;
+  for (int chunk = slice.first + threadIdx.x / kWarp; chunk < slice.end; chunk += kWarps) {
     for (int at = 0; at < batch.chunk; at += kWarpRead) {
       const Quad quad = read_quad(row, chunk * batch.chunk + at, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         uint64_t distance = 0;
         const bool weighs = quad.key[i] != 0 && octaves_below(value_of(quad.key[i]), maximum, distance);
-        const int bin = weighs ? static_cast<int>(distance >> 27) : 0;
-        const uint64_t mass = weighs ? mass_from(power_at(static_cast<uint32_t>(distance)), distance >> 32) : 0;
-        bins.add_from_warp(quad.key[i], bin, mass);
+        const uint32_t power = power_at(static_cast<uint32_t>(distance));
+        if (weighs) mine += mass_from(power, distance >> 32);
+        // Ties put a whole warp on one bin: then one lane adds for all.
+        const bool same = __all_sync(kFullMask, quad.key[i] == __shfl_sync(kFullMask, quad.key[i], 0));
+        if (!weighs || (same && lane != 0)) continue;
+        atomicAdd(&bins[distance >> 27], (power >> kCoarseShift) * (same ? kWarp : 1));
       }
     }
   }
-  __syncthreads();
-  for (int bin = threadIdx.x; bin < kMassBins; bin += kPlanThreads) {
-    const uint64_t mass = bins.total(bin);
-    if (mass != 0) atomicAdd(&space.mass[bin], mass);
-  }
+  mine = Threads::sum(mine, scratch);
+  if (threadIdx.x == 0 && mine != 0) atomicAdd(&space.total, mine);
+  for (int bin = threadIdx.x; bin < kMassBins; bin += kPlanThreads)
+    if (bins[bin] != 0) atomicAdd(&space.coarse[bin], static_cast<uint64_t>(bins[bin]));
 }
 
 // The smallest key whose bin is at most `bin`; -1 gives the first key past the largest.
@@ -198,32 +221,34 @@ __device__ uint32_t first_key_of_bin(int bin, uint32_t top, double maximum, Thre
   return base + 1;
 }
 
-// Finds the bin that holds the edge and leaves its range of keys as a task.
+// Finds the bins that can hold the edge and leaves their range of keys as a task.
 __device__ void decide_bin(float top_p, uint32_t top, RowWorkspace& space, Threads::Scratch& scratch) {
-  __shared__ int edge_bin;
-  uint64_t bins[kBinsPerThread];
-  uint64_t mine = 0;
+  __shared__ int first_bin;  // the edge is not before it
+  __shared__ int last_bin;   // nor after it
+  const uint64_t limit = nucleus_limit(top_p, load_fresh(&space.total));
+  if (threadIdx.x == 0) last_bin = kMassBins - 1;
+  MassRange bins[kBinsPerThread];
+  MassRange mine = {0, 0};
 #pragma unroll
   for (int i = 0; i < kBinsPerThread; ++i) {
     const int bin = threadIdx.x * kBinsPerThread + i;
-    bins[i] = bin < kMassBins ? load_fresh(&space.mass[bin]) : 0;
-    mine += bins[i];
+    bins[i] = bin < kMassBins ? mass_range(load_fresh(&space.coarse[bin]), bin / kBinsPerOctave) : MassRange{0, 0};
+    mine.least += bins[i].least;
+    mine.most += bins[i].most;
   }
-  const uint64_t total = Threads::sum(mine, scratch);
-  const uint64_t limit = nucleus_limit(top_p, total);
-  uint64_t ahead = Threads::sum_before(mine, scratch);
+  MassRange before = {Threads::sum_before(mine.least, scratch), Threads::sum_before(mine.most, scratch)};
 #pragma unroll
   for (int i = 0; i < kBinsPerThread; ++i) {
-    if (ahead < limit && limit <= ahead + bins[i]) {
-      edge_bin = threadIdx.x * kBinsPerThread + i;
-      space.ahead = ahead;
-    }
-    ahead += bins[i];
+    const int bin = threadIdx.x * kBinsPerThread + i;
+    if (before.most < limit && limit <= before.most + bins[i].most) first_bin = bin;
+    if (before.least < limit && limit <= before.least + bins[i].least) last_bin = bin;
+    before.least += bins[i].least;
+    before.most += bins[i].most;
   }
   __syncthreads();
   const double maximum = value_of(top);
-  const uint32_t low = first_key_of_bin(edge_bin, top, maximum, scratch);
-  const uint32_t high = first_key_of_bin(edge_bin - 1, top, maximum, scratch) - 1;
+  const uint32_t low = first_key_of_bin(last_bin, top, maximum, scratch);
+  const uint32_t high = first_key_of_bin(first_bin - 1, top, maximum, scratch) - 1;
   if (threadIdx.x != 0) return;
   space.limit = limit;
   space.low = low;
@@ -272,11 +297,11 @@ SM70_KERNEL((kPlanThreads), sampling_plan, SamplingBatch batch, RowWorkspace* wo
   const RowReader row = reader_of(batch, row_index, true);
   if (top_k != 0) {
     const uint32_t bound = kth_largest(tops, top_k, low, top, shared.histogram, scratch);
-    gather_above(row, batch, bound, space, scratch);
+    gather_above(row, batch, bound, tops, space, shared.chunks, scratch);
     if (Threads::is_last(&space.arrivals[0], gridDim.x, scratch))
       decide_sorted(top_k, top_p, bound, top, space, plan, shared.sorted, scratch);
   } else {
-    bin_masses(row, batch, value_of(top), space, shared.bins);
+    bin_masses(row, batch, value_of(top), space, shared.bins, scratch);
     if (Threads::is_last(&space.arrivals[0], gridDim.x, scratch)) decide_bin(top_p, top, space, scratch);
   }
 }

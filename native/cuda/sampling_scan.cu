@@ -11,11 +11,13 @@ constexpr int kAhead = 4;  // chunks that a warp has in flight
 // Prepares the row's workspace for the plan kernel: nothing is assumed about what the memory holds.
 __device__ void clear_row(RowWorkspace& space) {
   const int at = blockIdx.x * kScanThreads + threadIdx.x;
-  for (int bin = at; bin < kMassBins; bin += gridDim.x * kScanThreads) space.mass[bin] = 0;
+  for (int bin = at; bin < kMassBins; bin += gridDim.x * kScanThreads) space.coarse[bin] = 0;
   if (at == 0) {
     space.arrivals[0] = 0;
     space.arrivals[1] = 0;
     space.arrivals[2] = 0;
+    space.total = 0;
+    space.ahead = 0;
     space.found = 0;
     space.task = kDone;
   }

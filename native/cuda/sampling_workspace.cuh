@@ -25,6 +25,7 @@ enum RowTask : uint32_t {
 };
 
 struct alignas(16) RowWorkspace {
+  uint64_t total;        // mass of the row
   uint64_t ahead;        // mass of the entries above the range
   uint64_t limit;        // mass that the nucleus needs
   uint32_t arrivals[3];  // blocks that are done with the plan, finish and draw kernels
@@ -34,7 +35,7 @@ struct alignas(16) RowWorkspace {
   uint32_t slice, rank;  // kLocateTie
   uint32_t top[kMaxChunks];
   uint32_t ties[kMaxSlices];  // entries equal to the bound, by slice
-  uint64_t mass[kMassBins];
+  uint64_t coarse[kMassBins];  // coarse masses of the bins, see sampling_bins.cuh
   // Plan: key in the high half, id in the low. Draw: mass of each chunk.
   uint64_t candidates[kSortCapacity];
 };

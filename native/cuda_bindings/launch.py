@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from ctypes import c_int, c_int64, c_void_p
 from pathlib import Path
 
 import torch
@@ -15,6 +18,19 @@ ERROR_BYTES = 1024
 
 _loaded_devices: set[int] = set()
 _emulation: ctypes.CDLL | None = None
+# Ops that were found new enough, by (name, capability, emulated or not): asking the library costs more than a launch.
+_functions: dict[tuple[str, int, bool], Callable[..., int]] = {}
+
+
+class _Message(threading.local):
+    """A thread's own buffer for the library's error message."""
+
+    def __init__(self) -> None:
+        self.buffer = ctypes.create_string_buffer(ERROR_BYTES)
+        self.size = c_int64(ERROR_BYTES)
+
+
+_message = _Message()
 
 
 @contextlib.contextmanager
@@ -27,10 +43,12 @@ def emulated(library: Path, order: int = 0) -> Iterator[None]:
     before = _emulation
     _emulation = ctypes.CDLL(str(library))
     _emulation.sm70_emulation_order(order)
+    _functions.clear()
     try:
         yield
     finally:
         _emulation = before
+        _functions.clear()
 
 
 @contextlib.contextmanager
@@ -57,16 +75,8 @@ def load(device: int) -> str:
     Raises:
         RuntimeError: no driver, an older card, or an image the driver refuses.
     """
+    _load(device)
     library = _library()
-    if _emulation is None and device not in _loaded_devices:
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError(
-                f"kernels are not loaded on device {device}: call native.ops_cuda.load first, not in a capture"
-            )
-        message = ctypes.create_string_buffer(ERROR_BYTES)
-        if library.sm70_cuda_load(device, message, ctypes.c_int64(ERROR_BYTES)) != 0:
-            raise RuntimeError(message.value.decode())
-        _loaded_devices.add(device)
     library.sm70_cuda_image_kind.restype = ctypes.c_char_p
     kind = library.sm70_cuda_image_kind(device)
     return str(kind.decode())
@@ -81,6 +91,22 @@ def run(op: str, capability: int, device: torch.device, arguments: tuple[object,
         NativeLibraryError: the library has no such op, or an older one.
         RuntimeError: the launcher or the driver refused; the message is theirs.
     """
+    function = _functions.get((op, capability, _emulation is not None)) or _function(op, capability)
+    index = 0
+    stream = 0
+    if device.type == "cuda":
+        index = device.index or 0
+        if index not in _loaded_devices:
+            _load(index)
+        # torch.cuda.current_stream builds an object for the same number, ten times slower.
+        stream = torch._C._cuda_getCurrentRawStream(index)
+    message = _message
+    tail = (c_int(index), c_void_p(stream), message.buffer, message.size)
+    if function(*map(_native, arguments), *tail) != 0:
+        raise RuntimeError(f"{op}: {message.buffer.value.decode()}")
+
+
+def _function(op: str, capability: int) -> Callable[..., int]:
     library = _library()
     found = loader.capability_of(library, f"{op}_cuda")
     if found < capability:
@@ -88,21 +114,32 @@ def run(op: str, capability: int, device: torch.device, arguments: tuple[object,
             f"native op {op}_cuda needs capability {capability}, the library has {found}: "
             "rebuild: python -m native.build"
         )
-    index = (device.index or 0) if device.type == "cuda" else 0
-    stream = 0
-    if device.type == "cuda":
-        load(index)
-        stream = torch.cuda.current_stream(device).cuda_stream
-    message = ctypes.create_string_buffer(ERROR_BYTES)
-    tail = (ctypes.c_int(index), ctypes.c_void_p(stream), message, ctypes.c_int64(ERROR_BYTES))
-    function = getattr(library, f"sm70_{op}_cuda")
-    if function(*map(_native, arguments), *tail) != 0:
-        raise RuntimeError(f"{op}: {message.value.decode()}")
+    function: Callable[..., int] = getattr(library, f"sm70_{op}_cuda")
+    _functions[op, capability, _emulation is not None] = function
+    return function
+
+
+def _load(device: int) -> None:
+    if _emulation is not None or device in _loaded_devices:
+        return
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            f"kernels are not loaded on device {device}: call native.ops_cuda.load first, not in a capture"
+        )
+    message = _message
+    if _library().sm70_cuda_load(device, message.buffer, message.size) != 0:
+        raise RuntimeError(message.buffer.value.decode())
+    _loaded_devices.add(device)
+
+
+@functools.cache
+def _multiprocessors_of(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def multiprocessors(device: torch.device) -> int:
     """Streaming multiprocessors of ``device``; a V100's where the ops are emulated."""
-    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 80
+    return _multiprocessors_of(device) if device.type == "cuda" else 80
 
 
 def capabilities() -> dict[str, int]:
@@ -116,5 +153,5 @@ def _library() -> ctypes.CDLL:
 
 def _native(argument: object) -> object:
     if isinstance(argument, torch.Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
-    return ctypes.c_void_p(None) if argument is None else argument
+        return c_void_p(argument.data_ptr())
+    return c_void_p(None) if argument is None else argument

@@ -43,6 +43,9 @@ class _Args(ctypes.Structure):
     )
 
 
+_ARGS_BYTES = c_int64(ctypes.sizeof(_Args))
+
+
 def sampling_plan(
     logits: torch.Tensor,
     top_k: torch.Tensor | None = None,
@@ -53,7 +56,7 @@ def sampling_plan(
 ) -> torch.Tensor:
     """See `engine.ops.sampling.sampling_plan`."""
     rows = _check(logits, top_k=top_k, top_p=top_p, temperature=temperature)
-    out = check.output("out", out, torch.int32, (rows, PLAN_COLUMNS), logits, contiguous=True)
+    out = _new_or_checked(out, rows, logits)
     _run("sampling_plan", logits, top_k=top_k, top_p=top_p, temperature=temperature, plan=out)
     return out
 
@@ -69,8 +72,8 @@ def sampling_cut(
 ) -> torch.Tensor:
     """See `engine.ops.sampling.sampling_cut`."""
     rows = _check(logits, top_k=top_k, top_p=top_p, temperature=temperature)
-    out = check.output("out", out, torch.int32, (rows, PLAN_COLUMNS), logits, contiguous=True)
-    check.output("logits", logits, torch.float32, tuple(logits.shape), logits)
+    out = _new_or_checked(out, rows, logits)
+    _check_writable(logits)
     _run(
         "sampling_plan",
         logits,
@@ -89,7 +92,7 @@ def sampling_apply(
 ) -> torch.Tensor:
     """See `engine.ops.sampling.sampling_apply`."""
     _check(logits, plan, temperature=temperature)
-    check.output("logits", logits, torch.float32, tuple(logits.shape), logits)
+    _check_writable(logits)
     _run("sampling_apply", logits, scratch=False, plan=plan, temperature=temperature, mask_value=mask_value)
     return logits
 
@@ -140,7 +143,17 @@ def sampling_draw(
 
 
 def _check(logits: torch.Tensor, plan: torch.Tensor | None = None, **per_row: torch.Tensor | None) -> int:
-    check.tensor("logits", logits, torch.float32, (None, None), contiguous=False)
+    """Rows of ``logits``, once every argument is one that the library takes.
+
+    A step on the device takes no longer than a few launches, so what is right is seen with few questions; what is not
+    goes through `check`, which says what is wrong.
+    """
+    if not isinstance(logits, torch.Tensor):
+        raise ValueError(f"logits: saw {type(logits).__name__}, need a tensor")
+    device = logits.device
+    right = logits.dtype is torch.float32 and logits.dim() == 2 and device.type == launch.device_type()
+    if not (right and logits.stride(1) == 1 and logits.shape[0] <= check.INT_MAX):
+        check.tensor("logits", logits, torch.float32, (None, None), contiguous=False)
     rows, width = logits.shape
     if not 1 <= width <= MAX_WIDTH:
         raise ValueError(f"logits: saw {width} columns, allowed 1..{MAX_WIDTH}")
@@ -148,9 +161,23 @@ def _check(logits: torch.Tensor, plan: torch.Tensor | None = None, **per_row: to
         check.tensor("plan", plan, torch.int32, (rows, PLAN_COLUMNS), like=logits)
         check.aligned("plan", plan, PLAN_COLUMNS)
     for name, tensor in per_row.items():
-        if tensor is not None:
+        if tensor is None:
+            continue
+        right = isinstance(tensor, torch.Tensor) and tensor.dtype is _ROW_DTYPES[name] and tensor.device == device
+        if not (right and tensor.shape == (rows,) and tensor.is_contiguous()):
             check.tensor(name, tensor, _ROW_DTYPES[name], (rows,), like=logits)
     return int(rows)
+
+
+def _check_writable(logits: torch.Tensor) -> None:
+    if logits.stride(0) == 0:  # one row in the place of many
+        check.output("logits", logits, torch.float32, tuple(logits.shape), logits)
+
+
+def _new_or_checked(out: torch.Tensor | None, rows: int, logits: torch.Tensor) -> torch.Tensor:
+    if out is None:
+        return torch.empty((rows, PLAN_COLUMNS), dtype=torch.int32, device=logits.device)
+    return check.output("out", out, torch.int32, (rows, PLAN_COLUMNS), logits, contiguous=True)
 
 
 def _run(
@@ -162,8 +189,13 @@ def _run(
     mask_value: float = 0.0,
     **tensors: torch.Tensor | None,
 ) -> None:
+    rows = logits.shape[0]
+    if rows <= MAX_LAUNCH_ROWS:
+        if rows != 0:
+            _launch(op, logits, scratch, apply, mask_value, tensors)
+        return
     # The grid's second dimension counts rows; more of them take several launches, each on rows of its own.
-    for first in range(0, logits.shape[0], MAX_LAUNCH_ROWS):
+    for first in range(0, rows, MAX_LAUNCH_ROWS):
         part = slice(first, first + MAX_LAUNCH_ROWS)
         per_row = {name: None if tensor is None else tensor[part] for name, tensor in tensors.items()}
         _launch(op, logits[part], scratch, apply, mask_value, per_row)
@@ -178,17 +210,20 @@ def _launch(
     tensors: dict[str, torch.Tensor | None],
 ) -> None:
     rows, width = logits.shape
+    workspace = None
     if scratch:
         # The caching allocator hands it back to the same stream, so it may go out of scope before the kernels ran.
-        tensors["workspace"] = torch.empty(rows * WORKSPACE_ROW_BYTES, dtype=torch.uint8, device=logits.device)
+        workspace = torch.empty(rows * WORKSPACE_ROW_BYTES, dtype=torch.uint8, device=logits.device)
+    given = tensors.get
     args = _Args(
-        logits=logits.data_ptr(),
-        workspace_row_bytes=WORKSPACE_ROW_BYTES,
-        rows=rows,
-        width=width,
-        stride=logits.stride(0),
-        apply=apply,
-        mask_value=mask_value,
-        **{name: None if tensor is None else tensor.data_ptr() for name, tensor in tensors.items()},
+        logits.data_ptr(),
+        *(_address(given(name)) for name in _POINTERS[1:5]),
+        _address(workspace),
+        *(_address(given(name)) for name in _POINTERS[6:]),
+        *(WORKSPACE_ROW_BYTES, rows, width, logits.stride(0), apply, mask_value),
     )
-    launch.run(op, 1, logits.device, (ctypes.byref(args), c_int64(ctypes.sizeof(args))))
+    launch.run(op, 1, logits.device, (ctypes.byref(args), _ARGS_BYTES))
+
+
+def _address(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
