@@ -24,6 +24,7 @@ from typing import Any
 from native.device_images import NVRTC_OPTIONS, PTXAS_OPTIONS, DeviceImage, build_images
 from native.files import replace_file, sha256, write_if_changed
 from native.host_library import build_host, compile_flags, embedding_source, inspect_library
+from native.sass import disassemble
 from native.toolchain import (
     BuildError,
     Compiler,
@@ -180,6 +181,7 @@ def _build(
             for image in images
             for row in image.kernels
         ],
+        "machine_code": disassemble(out_dir / "device") if images else "no device images",
         "capabilities": facts["capabilities"],
         "library_sha256": sha256(built),
         "library_bytes": built.stat().st_size,

@@ -136,3 +136,19 @@ def gated_rms_norm(tokens: int, heads: int, head_dim: int) -> Floor:
     """Two FP16 inputs, one output."""
     count = tokens * heads * head_dim
     return Floor("gdn_gated_rms_norm", 3 * count * HALF + head_dim * FLOAT, fp32_ops=10 * count)
+
+
+def gdn_gates(tokens: int, heads: int) -> Floor:
+    """Two FP16 inputs a head, two FP32 outputs, and the two weights of each head."""
+    return Floor("gdn_gates", tokens * heads * (2 * HALF + 2 * FLOAT) + 2 * heads * FLOAT, fp32_ops=20 * tokens * heads)
+
+
+def attention_reduce(rows: int, heads: int, head_dim: int, partitions: int) -> Floor:
+    """FP32 partial sums with their maximum and weight read once, FP16 rows written."""
+    moved = rows * heads * (partitions * (head_dim + 2) * FLOAT + head_dim * HALF)
+    return Floor("paged_attention_reduce", moved, fp32_ops=2 * rows * heads * partitions * head_dim)
+
+
+def sampling_pass(rows: int, width: int, *, writes: bool) -> Floor:
+    """One pass over FP32 logits; ``writes``: they are written as well."""
+    return Floor("sampling", rows * width * FLOAT * (2 if writes else 1))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from native import build, loader
+from native import build, kernel_floors, loader
 from suites.oracles import sm70
 from suites.recording import Record
 
@@ -72,6 +72,29 @@ def test_resources_fit_a_v100(kernels: list[dict[str, Any]], record: Record) -> 
         record.metric(f"{name} stack", row["stack"], "B/thread", better="lower")
         record.metric(f"{name} spills", row["spill_stores"] + row["spill_loads"], "B/thread", better="lower")
         record.metric(f"{name} resident warps", warps, "warp/SM", better="higher")
+
+
+def test_every_kernel_has_its_floor(kernels: list[dict[str, Any]], record: Record) -> None:
+    """Bytes over 900 GB/s or operations over 125 TFLOP/s of one stated call: a prediction for a V100."""
+    for row in kernels:
+        floor, call = kernel_floors.kernel_floor(row["kernel"])
+        assert floor.seconds() > 0, f"{row['kernel']}: {call}"
+        record.metric(f"{row['kernel']} V100 floor", round(floor.seconds() * 1e6, 3), "us/call, predicted")
+
+
+def test_machine_code(build_record: dict[str, Any], kernels: list[dict[str, Any]], record: Record) -> None:
+    """What the optional disassembler sees: tensor-core products of SM70 alone, sixteen bytes a load of the cache."""
+    mixes = build_record["machine_code"]
+    if isinstance(mixes, str):
+        record.not_run(f"no disassembly of this build: {mixes}")
+    assert set(mixes) == {row["kernel"] for row in kernels}
+    for name, mix in mixes.items():
+        later = [op for op in mix if op.startswith("later than SM70")]
+        assert not later, f"{name}: {later}"
+        if name.startswith(("paged_attention_d", "linear_")):
+            assert mix.get("HMMA.884", 0) > 0, f"{name}: no tensor-core product: {mix}"
+        if name.startswith("paged_attention_d"):
+            assert mix.get("LDG.128", 0) > 0, f"{name}: keys and values are not read sixteen bytes at a time: {mix}"
 
 
 def test_images_are_for_sm_70(build_record: dict[str, Any], kernels: list[dict[str, Any]]) -> None:

@@ -16,6 +16,7 @@ RESOURCES = {
     ("shared", "B/block"): "Shared memory, B a block",
     ("spills", "B/thread"): "Spills, B a thread",
     ("resident warps", "warp/SM"): "Resident warps an SM",
+    ("V100 floor", "us/call, predicted"): "V100 floor of one call, us (prediction)",
 }
 # More bars than this are a wall; the table below the picture has all of them.
 BARS = 24
