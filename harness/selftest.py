@@ -93,6 +93,7 @@ class _Selftest:
     def all(self) -> list[Result]:
         self.prepare()
         self.run_faults()
+        self.nights()
         self.evidence_faults()
         self.quarantine_faults()
         self.base_faults()
@@ -152,6 +153,13 @@ class _Selftest:
         ):
             self.expect(label, expected, ["seal", self.run(fault)])
         self.expect("too few repeats under --strict", ExitCode.UNDECIDED, ["seal", self.run("few"), "--strict"])
+
+    def nights(self) -> None:
+        """One bad night is no alarm, two that agree are one."""
+        self.must(["seal", self.run("slow")])
+        slow = sorted(str(path) for path in (self.root / "artifacts/bundles").glob("*-slow-*"))
+        self.expect("one bad night", ExitCode.OK, ["nightly", self.bundles[0], slow[0]])
+        self.expect("two bad nights that agree", ExitCode.REGRESSION, ["nightly", self.bundles[0], *slow])
 
     def evidence_faults(self) -> None:
         """Faults of the evidence itself."""
