@@ -125,7 +125,7 @@ def run_worker(launch: Launch, arguments: Sequence[str], who: str) -> bytes:
     """What the worker printed. ``RepeatError`` with the end of its stderr when it failed, hung or could not start."""
     command = [*launch.argv, *arguments]
     try:
-        with _pinned(launch.cores, who):
+        with pinned(launch.cores, who):
             worker = subprocess.Popen(
                 command,
                 cwd=launch.root,
@@ -162,7 +162,7 @@ def repeat_name(number: int, arms: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def _pinned(cores: Sequence[int], who: str) -> Iterator[None]:
+def pinned(cores: Sequence[int], who: str) -> Iterator[None]:
     """What is started inside runs on ``cores``: this thread stands on them meanwhile, and children inherit that."""
     if not cores:
         yield

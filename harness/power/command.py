@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,9 @@ from harness.errors import UsageError
 from harness.model import ExitCode
 
 Say = Callable[[str], None]
-WORKER = ("-m", "suites.latency.worker", "--arms-file", "suites/latency/power.toml")
+SAME = ("cpu.model", "cpu.count", "power.replicate")
+"""What must agree before trials go into one file."""
+
 DEFAULT_RESULTS = Path("artifacts/power/power.jsonl")
 
 
@@ -40,6 +41,9 @@ a study that was interrupted goes on where it stopped; results of two machines d
     power.add_argument(
         "--seconds", type=float, default=float("inf"), help="stop after; the trials under way do not count"
     )
+    power.add_argument(
+        "--forked", action="store_true", help="repeats are forks of a process that has imported the engine: faster"
+    )
     power.add_argument("--trials", type=int, default=0, help="at most so many now (default: all that are left)")
     power.add_argument("--picture", type=Path, metavar="FILE", help="show: draw the rates as SVG")
 
@@ -53,26 +57,27 @@ def power_command(options: argparse.Namespace, say: Say, show: Say) -> int:
 
 def _run(options: argparse.Namespace, say: Say) -> None:
     from harness.environment import look
-    from harness.power.lanes import side_by_side
+    from harness.power.lanes import Lanes, side_by_side
     from harness.power.study import append, machine_line, next_trials, read_study
     from harness.power.trial import Setup
 
     root = Path.cwd()
-    facts = look(root)
+    facts = {**look(root), "power.replicate": "forked process" if options.forked else "process"}
     options.results.parent.mkdir(parents=True, exist_ok=True)
     study = read_study(options.results)
     machine = machine_line(facts)
-    if study.machines and any(study.machines[0].get(key) != facts.get(key) for key in ("cpu.model", "cpu.count")):
-        there = study.machines[0].get("cpu.model")
-        raise UsageError(f"{options.results} is of another machine ({there}): two do not mix", "name another file")
+    for key in SAME:
+        if study.machines and study.machines[0].get(key) != facts.get(key):
+            there = f"{key} {study.machines[0].get(key)}, here {facts.get(key)}"
+            raise UsageError(f"{options.results}: {there}: two studies do not mix", "name another file")
     left = next_trials(study.results)
     left = left[: options.trials] if options.trials else left
     append(options.results, machine)
-    lanes = [_cores(text) for text in options.cores] or [tuple(sorted(os.sched_getaffinity(0)))]
+    cores = tuple(_cores(text) for text in options.cores) or (tuple(sorted(os.sched_getaffinity(0))),)
     deadline = time.monotonic() + options.seconds
-    setup = Setup(root, (sys.executable, *WORKER), options.arm, dict(os.environ), deadline)
-    say(f"{len(left)} trials left, {len(lanes)} side by side")
-    side_by_side(setup, left, lanes, options.results, say)
+    say(f"{len(left)} trials left, {len(cores)} side by side")
+    lanes = Lanes(root, cores, dict(os.environ), options.forked)
+    side_by_side(Setup(options.arm, deadline), left, lanes, options.results, say)
 
 
 def _cores(text: str) -> tuple[int, ...]:

@@ -6,17 +6,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from harness.ab.figures import FIRST_TOKEN, ROUND
-from harness.ab.repeat import Launch, Repeat, run_repeat
+from harness.ab.repeat import Repeat
 from harness.ab.session import BASE, HEAD, Ask, Session, outcome, run_session, samples
 from harness.errors import EvidenceError, HarnessError
 from harness.pairs import judge_pairs, log_ratios
 from harness.power.rivals import mann_whitney, mann_whitney_p, mean_threshold
 from harness.power.study import Result
+from harness.power.workers import Workers
 
-DELAY_VARIABLE = "SM70_PLANT_DELAY"
 _PLANTED = "planted delay"
 
 
@@ -26,28 +25,23 @@ class OutOfTime(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How workers are started, and when to give up: at ``deadline`` (in ``clock`` seconds) or when ``stop`` is set."""
+    """What is run, and when to give up: at ``deadline`` (in ``clock`` seconds) or when ``stop`` is set."""
 
-    root: Path
-    argv: tuple[str, ...]
     arm: str
-    environment: Mapping[str, str]
     deadline: float = float("inf")
     clock: Callable[[], float] = time.monotonic
     stop: threading.Event = field(default_factory=threading.Event)
 
 
-def run_trial(setup: Setup, delay: int, index: int, cores: tuple[int, ...]) -> Result:
+def run_trial(setup: Setup, lane: Workers, delay: int, index: int, cores: tuple[int, ...]) -> Result:
     """Measure and judge. ``OutOfTime`` at the deadline, ``EvidenceError`` when a worker fails: nothing is guessed."""
     started = setup.clock()
 
     def make(side: str, arms: tuple[str, ...], number: int) -> dict[str, Repeat]:
         if setup.stop.is_set() or setup.clock() > setup.deadline:
             raise OutOfTime("the time of the study is over")
-        planted = delay if side == HEAD else 0
-        environment = {**setup.environment, DELAY_VARIABLE: str(planted)}
-        launch = Launch(side, setup.root, setup.argv, environment, cores)
-        return {arm: _without_plant(repeat) for arm, repeat in run_repeat(launch, arms, number)[1].items()}
+        made = lane.repeat(side, arms, number, delay if side == HEAD else 0)
+        return {arm: _without_plant(repeat) for arm, repeat in made.items()}
 
     ask = Ask(f"power-{delay}-{index}", ((setup.arm,),))
     session = run_session(ask, make, setup.clock)

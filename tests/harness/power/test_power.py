@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from harness.ab.repeat import RepeatError
 from harness.errors import EvidenceError
 from harness.power.picture import draw
 from harness.power.rivals import mann_whitney, mean_threshold
 from harness.power.study import TRIALS, Result, Study, append, machine_line, next_trials, read_study, result_line
 from harness.power.summary import OURS, rates, verdicts
 from harness.power.trial import OutOfTime, Setup, run_trial
+from harness.power.workers import OneEach, workers
 
 WORKER = """\
 import json, os, random, sys
@@ -33,10 +35,27 @@ print(json.dumps([{"arm": sys.argv[1], "runs": [run], "unfit": unfit}]))
 """
 
 
+SERVER = """\
+import json, os, runpy, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    if request["delay"] == 13:
+        print(json.dumps({"failed": -9}), flush=True)
+        continue
+    os.environ["SM70_PLANT_DELAY"] = str(request["delay"])
+    sys.argv = ["worker.py", *request["arms"]]
+    runpy.run_path("worker.py")
+    sys.stdout.flush()
+"""
+
+
 @pytest.fixture
-def setup(tmp_path: Path) -> Setup:
+def lane(tmp_path: Path) -> OneEach:
     (tmp_path / "worker.py").write_text(WORKER)
-    return Setup(tmp_path, (sys.executable, "-S", "worker.py"), "small", dict(os.environ))
+    return OneEach(tmp_path, (), dict(os.environ), (sys.executable, "-S", "worker.py"))
+
+
+SETUP = Setup("small")
 
 
 def result(delay: int, index: int, ours: str = "SAME", rival: str = "~") -> Result:
@@ -47,27 +66,36 @@ def result(delay: int, index: int, ours: str = "SAME", rival: str = "~") -> Resu
     )  # fmt: skip
 
 
-def test_a_trial_judges_the_same_cost_by_three_rules(setup: Setup) -> None:
-    found = run_trial(setup, 5, 0, ())
+def test_a_trial_judges_the_same_cost_by_three_rules(lane: OneEach) -> None:
+    found = run_trial(SETUP, lane, 5, 0, ())
     assert (found.ours, found.pairs) == ("WORSE", 8)
     assert found.ratio == pytest.approx(1.05, abs=0.01)
     assert len(found.base) == len(found.head) == len(found.paired_base) == len(found.log_ratios) == 8
-    assert run_trial(setup, 0, 0, ()).ours == "SAME"
+    assert run_trial(SETUP, lane, 0, 0, ()).ours == "SAME"
 
 
-def test_only_the_planted_delay_is_excused(setup: Setup) -> None:
-    watched = replace(setup, environment={**os.environ, "WATCHED": "sys.setprofile holds a hook"})
+def test_only_the_planted_delay_is_excused(lane: OneEach) -> None:
+    watched = replace(lane, environment={**os.environ, "WATCHED": "sys.setprofile holds a hook"})
     with pytest.raises(EvidenceError, match=r"unfit for timing: sys\.setprofile"):
-        run_trial(watched, 0, 0, ())
+        run_trial(SETUP, watched, 0, 0, ())
 
 
-def test_a_trial_that_runs_out_of_time_does_not_count(setup: Setup) -> None:
+def test_a_trial_that_runs_out_of_time_does_not_count(lane: OneEach) -> None:
     with pytest.raises(OutOfTime):
-        run_trial(replace(setup, deadline=setup.clock() - 1), 0, 0, ())
+        run_trial(replace(SETUP, deadline=SETUP.clock() - 1), lane, 0, 0, ())
     stop = threading.Event()
     stop.set()
     with pytest.raises(OutOfTime):
-        run_trial(replace(setup, stop=stop), 0, 0, ())
+        run_trial(replace(SETUP, stop=stop), lane, 0, 0, ())
+
+
+def test_forks_of_a_server_give_the_same_kind_of_trial(lane: OneEach, tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(SERVER)
+    argv = (sys.executable, "-S", "server.py")
+    with workers(tmp_path, (min(os.sched_getaffinity(0)),), dict(os.environ), forked=True, argv=argv) as forks:
+        assert run_trial(SETUP, forks, 5, 0, ()).ours == "WORSE"
+        with pytest.raises(RepeatError, match="the forked worker failed"):
+            forks.repeat("head", ("small",), 1, 13)
 
 
 def test_the_rivals_rules() -> None:
