@@ -100,9 +100,8 @@ def run_ranks(
         _exchange_port(ranks)
         _await(ranks)
     except KeyboardInterrupt:
-        # The terminal tells every process: rank 0 has words to say before it leaves, and then its result stands.
-        ranks[0].process.join(END_SECONDS)
-        if not _heard(ranks[0]) or not ranks[0].done:
+        # Rank 0 has words to say before it leaves, and then its result stands.
+        if not ranks or not _interrupted(ranks[0]):
             raise
     finally:
         _end(ranks)
@@ -184,6 +183,17 @@ def _verdict(ranks: Sequence[_Rank]) -> Exception:
             return RankFailed(rank.number, f"failed:\n{rank.error.text}")
     left = next(rank for rank in ranks if not rank.done and not rank.process.is_alive())
     return RankFailed(left.number, f"left with exit code {left.process.exitcode} before it was done")
+
+
+def _interrupted(first: _Rank) -> bool:
+    """Whether rank 0 ended with a result. A terminal interrupts every process; whoever interrupts the launcher alone
+    means the ranks as well.
+    """
+    first.process.join(_POLITE_SECONDS)
+    if first.process.is_alive() and first.process.pid is not None:
+        os.kill(first.process.pid, signal.SIGINT)
+        first.process.join(END_SECONDS)
+    return _heard(first) and first.done
 
 
 def _end(ranks: Sequence[_Rank]) -> None:

@@ -28,8 +28,9 @@ START_SECONDS = 120.0  # torch is imported and a small model loaded, on a machin
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A hybrid model with heads for four ranks."""
-    return write_checkpoint(tmp_path_factory.mktemp("launch"), random_tensors(times_heads=2), config_with_heads(2))
+    """A hybrid model with heads for four ranks, and room for a reply that is not over before a rank is killed."""
+    config = config_with_heads(2) | {"max_position_embeddings": 16384}
+    return write_checkpoint(tmp_path_factory.mktemp("launch"), random_tensors(times_heads=2), config)
 
 
 def _refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -144,7 +145,7 @@ def _running(folder: Path, size: int) -> Iterator[tuple[subprocess.Popen[str], d
     """The command line in a session of its own, in the middle of a long reply, and the process id of each rank."""
     command = [sys.executable, "-m", "engine", "--tp", str(size), "--model", str(folder), "--threads", "1"]
     with subprocess.Popen(
-        [*command, "--max-tokens", "240", "abc"],
+        [*command, "--max-tokens", "16000", "--ban-ids", str(CONFIG["eos_token_id"]), "abc"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
