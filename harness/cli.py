@@ -14,30 +14,21 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from shutil import get_terminal_size
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from harness import exchange_cli, history_cli, machine_cli, nightly_cli
+from harness import evidence_cli, exchange_cli, history_cli, machine_cli, nightly_cli
 from harness.ab import command as ab
 from harness.arguments import build_parser, split_arguments
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
-from harness.model import ExitCode, OriginKind, Policy
+from harness.model import ExitCode
 from harness.power import command as power
 from harness.progress_line import ProgressLine
 from harness.run import ScopeRun, known_scopes, mark_not_run, run_scopes
 from harness.rundir import SCOPE_NAME, new_run_id, open_run
-
-if TYPE_CHECKING:
-    from harness.bundle import Bundle
-    from harness.carry import Carried
-    from harness.model import Comparison, Evidence, GateDecision
-    from harness.seal import Sealed, SealRequest
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -51,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, _as_interrupt)
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
         "run": run_command,
-        "seal": seal_command,
-        "verify": verify_command,
-        "compare": compare_command,
-        "accept": accept_command,
-        "report": report_command,
-        "history": history_command,
-        "nightly": nightly_command,
-        "merge": merge_command,
+        "seal": lambda chosen: evidence_cli.seal_command(chosen, print),
+        "verify": lambda chosen: evidence_cli.verify_command(chosen, print),
+        "compare": lambda chosen: evidence_cli.compare_command(chosen, print),
+        "accept": lambda chosen: evidence_cli.accept_command(chosen, print),
+        "report": lambda chosen: evidence_cli.report_command(chosen, print),
+        "history": lambda chosen: _over_many(history_cli.history_command, chosen),
+        "nightly": lambda chosen: _over_many(nightly_cli.nightly_command, chosen),
+        "merge": lambda chosen: evidence_cli.merge_command(chosen, print),
         "export": lambda chosen: exchange_cli.export_command(chosen, print),
         "import": lambda chosen: exchange_cli.import_command(chosen, print),
         "attest": lambda chosen: exchange_cli.attest_command(chosen, print),
@@ -170,222 +161,14 @@ def _check_scopes(names: Sequence[str], suites: Path) -> None:
         )
 
 
-# ---- seal, compare, report ------------------------------------------------------------------------------------------
+# ---- what looks at many bundles, and at ourselves --------------------------------------------------------------------
 
 
-def _policy(options: argparse.Namespace) -> Policy:
-    return Policy(options.strict, options.margin, options.level, options.assume_comparable)
-
-
-def seal_command(options: argparse.Namespace) -> int:
-    """``harness seal``."""
-    from harness.seal import seal_run
-
-    return _told(seal_run(options.run_dir, _seal_request(options)))
-
-
-def merge_command(options: argparse.Namespace) -> int:
-    """``harness merge``."""
-    return _told(exchange_cli.merge(options.bundles, _seal_request(options)))
-
-
-def _told(sealed: Sealed) -> int:
-    from harness.report import render_text
-
-    print(render_text(sealed.document, color=sys.stdout.isatty(), width=min(get_terminal_size().columns, 120)))
-    print(f"sealed  {sealed.place}\ndigest  {sealed.digest}")
-    return sealed.decision.code
-
-
-def _seal_request(options: argparse.Namespace) -> SealRequest:
-    from harness.bundle import open_bundle
-    from harness.quarantine import read_quarantine
-    from harness.seal import SealRequest
-
-    def find_base(head: Evidence) -> Evidence | None:
-        from harness.sources import open_evidence
-
-        if options.against == "none":
-            return None
-        return open_evidence(Path(options.against), head.device_key)
-
-    scopes = known_scopes(options.suites) if options.suites.is_dir() else []
-    return SealRequest(
-        out=options.out,
-        find_base=find_base,
-        policy=_policy(options),
-        today=datetime.now(UTC).date().isoformat(),
-        quarantine=read_quarantine(options.quarantine),
-        known_scopes=tuple(scopes),
-        carried=tuple(_carried(text) for text in getattr(options, "carry", ())),
-        parent=open_bundle(options.parent).evidence.digest if options.parent else "",
-    )
-
-
-def _carried(text: str) -> Carried:
-    from harness.bundle import open_bundle
-    from harness.carry import Carried
-
-    path, colon, scope = text.rpartition(":")
-    if not colon:
-        raise UsageError(f"--carry {text!r}: give BUNDLE:SCOPE")
-    carried = Carried(open_bundle(Path(path)), scope)
-    if not carried.ran:
-        raise UsageError(f"scope {scope} was not run in {path} either: {carried.evidence.origin.detail}")
-    return carried
-
-
-def verify_command(options: argparse.Namespace) -> int:
-    """``harness verify``."""
-    from harness.bundle import find_parent, open_bundle
-    from harness.errors import EvidenceError
-
-    if options.bundle.is_file():  # a zip of one: unpacked for the check alone
-        from harness.zipped import read_zip
-
-        with tempfile.TemporaryDirectory(prefix="harness-verify-") as folder:
-            options.bundle = read_zip(options.bundle, Path(folder))
-            return verify_command(options)
-    bundle = open_bundle(options.bundle)
-    if options.digest and options.digest.lower() != bundle.bag.digest:
-        raise EvidenceError(
-            f"{options.bundle} is whole, but its digest is {bundle.bag.digest}, not {options.digest}",
-            "it is another bundle than the one you were told of",
-        )
-    print(f"whole   {len(bundle.bag.members)} members, as sealed; every claim follows from them")
-    print(f"digest  {bundle.bag.digest}")
-    if bundle.about.parent:
-        parent = find_parent(options.bundle.resolve(), bundle.about.parent)
-        print(f"parent  {bundle.about.parent} ({parent.name if parent else 'not beside it'})")
-    for scope in bundle.evidence.scopes:
-        passed = sum(case.status.green for case in scope.cases)
-        origin = "" if scope.origin.kind is OriginKind.FRESH else f" ({scope.origin.kind}: {scope.origin.detail})"
-        print(f"scope   {scope.scope}: {passed} of {len(scope.cases)} cases passed{origin}")
-    for note in (*bundle.notes, *_report_notes(bundle)):
-        print(f"note    {note}")
-    print(f"verdict {bundle.verdict.decision.code} at sealing (this command judges the bundle, not the engine)")
-    return ExitCode.OK
-
-
-def _report_notes(bundle: Bundle) -> list[str]:
-    """The report's words are laid out again; other words are no proof of anything, but worth a second look."""
-    from harness.report import build_document, render_markdown
-
-    verdict, head = bundle.verdict, replace(bundle.evidence, digest="")
-    again = render_markdown(build_document(verdict.comparison, verdict.decision, head, bundle.base))
-    if bundle.bag.has("report.md") and bundle.bag.read("report.md") == again.encode():
-        return []
-    return ["report.md is not what this harness writes from the contents: worded by another version, or edited"]
-
-
-def compare_command(options: argparse.Namespace) -> int:
-    """``harness compare``."""
-    from harness.compare import compare
-    from harness.gate import decide
-    from harness.quarantine import read_quarantine
-    from harness.sources import open_evidence
-
-    with output(options.output) as write:
-        head = open_evidence(options.head)
-        base = open_evidence(options.base, head.device_key)
-        policy = _policy(options)
-        quarantine = read_quarantine(options.quarantine) if options.quarantine else {}
-        comparison = compare(base, head, policy, quarantine, datetime.now(UTC).date().isoformat())
-        decision = decide(comparison, policy)
-        if options.explain is not None:
-            from harness.explain import explain
-
-            write(explain(comparison, options.explain).encode())
-        else:
-            write(rendered(options.format, comparison, decision, head, base))
-    return decision.code
-
-
-def report_command(options: argparse.Namespace) -> int:
-    """``harness report``."""
-    from harness.bundle import open_bundle
-
-    with output(options.output) as write:
-        bundle = open_bundle(options.bundle)
-        verdict = bundle.verdict
-        write(rendered(options.format, verdict.comparison, verdict.decision, bundle.evidence, bundle.base))
-    return ExitCode.OK
-
-
-def history_command(options: argparse.Namespace) -> int:
-    """``harness history``."""
-    width = min(get_terminal_size().columns, 120)
-    with output(options.output) as write:
-        return history_cli.history_command(options, write, color=sys.stdout.isatty(), width=width)
-
-
-def nightly_command(options: argparse.Namespace) -> int:
-    """``harness nightly``."""
-    width = min(get_terminal_size().columns, 120)
-    with output(options.output) as write:
-        return nightly_cli.nightly_command(options, write, color=sys.stdout.isatty(), width=width)
-
-
-def rendered(form: str, comparison: Comparison, decision: GateDecision, head: Evidence, base: Evidence | None) -> bytes:
-    """A comparison in one of the forms of ``--format``."""
-    from harness import report
-
-    if form == "json":
-        from harness.codec import encode
-
-        return encode({"comparison": comparison, "decision": decision})
-    if form == "junit":
-        from harness.junit_out import comparison_junit
-
-        return comparison_junit(comparison)
-    document = report.build_document(comparison, decision, head, base)
-    if form == "markdown":
-        return report.render_markdown(document).encode()
-    if form == "html":
-        return report.render_html(document, report.draw_plots(document)).encode()
-    width = min(get_terminal_size().columns, 120)
-    return report.render_text(document, color=sys.stdout.isatty(), width=width).encode()
-
-
-@contextlib.contextmanager
-def output(path: Path | None) -> Iterator[Callable[[bytes], None]]:
-    """Where a result goes. A file is tried before the work is done, and replaced only by a whole result."""
-    if path is None:
-        yield lambda content: print(content.decode(), end="" if content.endswith(b"\n") else "\n")
-        return
-    from harness.files import write_atomic, writing
-
-    with writing(path), path.open("ab"):
-        pass
-    yield lambda content: write_atomic(path, content)
-
-
-# ---- accept, selftest -----------------------------------------------------------------------------------------------
-
-
-def accept_command(options: argparse.Namespace) -> int:
-    """``harness accept``."""
-    from harness.accept import accept
-    from harness.bundle import open_bundle
-
-    bundles = [open_bundle(path) for path in options.bundles]
-    accepted = accept(
-        bundles,
-        options.baselines,
-        options.reason,
-        Policy(),
-        scopes=options.scope,
-        without_samples=options.without_samples,
-    )
-    for entry in accepted:
-        rows = [
-            f"{count} {kind} {change}"
-            for kind, table in entry.changes.items()
-            for change, count in table.items()
-            if count
-        ]
-        print(f"{entry.path}: {', '.join(rows) or 'nothing moved beyond its tolerance'}")
-    return ExitCode.OK
+def _over_many(command: Callable[..., int], options: argparse.Namespace) -> int:
+    """``harness history`` and ``harness nightly``: one result out of many bundles."""
+    color, width = evidence_cli.screen()
+    with evidence_cli.output(options.output, print) as write:
+        return command(options, write, color=color, width=width)
 
 
 def selftest_command(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Commands that take evidence from and give it to others: merge, export, import, attest, ingest, audit."""
+"""Commands that take evidence from and give it to others: export, import, attest, ingest; and ``audit``."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import argparse
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
 from harness.model import ExitCode
 from harness.rundir import SCOPE_NAME, new_run_id, open_run
-
-if TYPE_CHECKING:
-    from harness.seal import Sealed, SealRequest
 
 Show = Callable[[str], None]
 FORMS = ("auto", "junit", "vllm-latency", "vllm-serve", "pytest-benchmark", "google-benchmark", "nvbench", "hyperfine")
 
 
 def add_commands(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the commands of this module, except ``merge``, whose options are those of ``seal``."""
+    """Add the commands of this module."""
     _export(add_parser)
     _attest(add_parser)
     _ingest(add_parser)
@@ -102,16 +98,6 @@ exit codes: 0 nothing wrong, 1 something is wrong (stale alone is not)
     )
     audit.add_argument("bundles", type=Path, nargs="*", metavar="BUNDLE")
     audit.add_argument("--baselines", type=Path, default=Path("baselines"), help="default: %(default)s")
-
-
-def merge(bundles: list[Path], request: SealRequest) -> Sealed:
-    """``harness merge``: one bundle out of partial ones."""
-    from harness.bundle import open_bundle
-    from harness.seal import seal_merged
-
-    if len(bundles) < 2:
-        raise UsageError("one bundle alone is merged already", "give two or more")
-    return seal_merged([open_bundle(path) for path in bundles], request)
 
 
 def export_command(options: argparse.Namespace, show: Show) -> int:
