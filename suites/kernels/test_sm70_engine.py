@@ -32,7 +32,8 @@ from suites.targets import Target
 
 pytestmark = pytest.mark.group("sm70 engine")
 
-HYBRID_LAYERS, SMOLLM2_LAYERS = 4, 30
+HYBRID_LAYERS, QUASAR_TINY_LAYERS, SMOLLM2_LAYERS = 4, 8, 30
+QUASAR_TINY = Path(__file__).resolve().parents[2] / "models" / "quasar-tiny"
 TEXT = "Name the planets of the solar system in order, one per line, and after each its largest moon."
 
 
@@ -80,6 +81,22 @@ def test_packed_projections_take_the_tokens_of_the_cpu(sm70: Target, record: Rec
     model = nvfp4_folder()
     answer = greedy(engine(model, "cuda"), 24)
     record.metric("explained", _explained(model, HYBRID_LAYERS, PROMPT, answer), "tokens", exact=False)
+
+
+def test_the_small_trained_model_takes_the_tokens_of_the_cpu(sm70: Target, record: Record) -> None:
+    """quasar-tiny: NVFP4 projections and FP16 tables as stored; its own draft model changes no token."""
+    target = QUASAR_TINY / "target"
+    if not target.is_dir():
+        record.not_run(f"{target} is not there")
+    count = 128 if sm70.name == "cuda" else 8
+    plain = engine(target, "cuda", max_model_len=512, max_sequences=1)
+    prompt = tuple(plain.chat_prompt(TEXT))
+    answer = greedy(plain, count, prompt)
+    record.metric("explained", _explained(target, QUASAR_TINY_LAYERS, prompt, answer), "tokens", exact=False)
+    drafting = engine(
+        target, "cuda", max_model_len=512, max_sequences=1, draft="dflash2", draft_model=QUASAR_TINY / "draft"
+    )
+    assert greedy(drafting, count, prompt) == answer
 
 
 def test_smollm2_takes_the_tokens_of_the_cpu(gpu: Target, record: Record, smollm2: Path | str) -> None:
