@@ -6,8 +6,8 @@ and one of them is the end.
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
+import argparse
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
@@ -89,5 +89,16 @@ def _norms(sizes: LlamaSizes) -> list[str]:
     return ["output_norm.weight", *of_layers]
 
 
+def main(argv: list[str] | None = None) -> None:
+    """Command line: where the file goes, and sizes other than the usual ones."""
+    usual = LlamaSizes()
+    parser = argparse.ArgumentParser(prog="python -m suites.checkpoints.llama", description=__doc__)
+    parser.add_argument("path", type=Path)
+    for name in ("layers", "hidden", "inner", "seed"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(usual, name), help="default: %(default)s")
+    options = vars(parser.parse_args(argv))
+    write_random_llama(options.pop("path"), replace(usual, **options))
+
+
 if __name__ == "__main__":
-    write_random_llama(Path(sys.argv[1]))
+    main()
