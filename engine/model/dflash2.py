@@ -253,7 +253,7 @@ class DFlash2:
         out = (fixed[0] + delta[:, :, 0]) * rows
         for tap in range(1, taps):
             # A row's tap looks back within its block: in front of the anchor there is nothing.
-            out[:, tap:] += (fixed[tap] + delta[:, tap:, tap]) * rows[:, :-tap]
+            out[:, tap:].add_((fixed[tap] + delta[:, tap:, tap]) * rows[:, :-tap])
         return out.view(x.shape)
 
 
