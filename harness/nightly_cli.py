@@ -11,7 +11,7 @@ from harness.errors import EvidenceError, HarnessError, UsageError
 from harness.files import write_atomic
 from harness.history_cli import find_bundles
 from harness.model import ExitCode
-from harness.nights import Night, confirmed, judge_nights
+from harness.nights import confirmed, judge_nights
 
 if TYPE_CHECKING:
     from harness.bundle import Bundle
@@ -51,8 +51,10 @@ def nightly_command(options: argparse.Namespace, write: Callable[[bytes], None],
         raise UsageError(f"--last {options.last}: at least one night is needed")
     if options.issue is not None and options.issue.exists():
         raise UsageError(f"{options.issue} is there already", "remove it: an old issue must not be taken for a new one")
-    nights, not_read = read_nights(find_bundles(options.bundles), options.device_key, options.last)
-    document = build_nights_document(nights, not_read)
+    bundles, not_read = read_nights(find_bundles(options.bundles), options.device_key, options.last)
+    nights = judge_nights((b.evidence, b.verdict.comparison, b.verdict.decision) for b in bundles)
+    places = {bundle.evidence.digest: str(bundle.bag.folder) for bundle in bundles}
+    document = build_nights_document(nights, places, not_read)
     if options.format == "markdown":
         write(report.render_markdown(document).encode())
     elif options.format == "html":
@@ -67,8 +69,8 @@ def nightly_command(options: argparse.Namespace, write: Callable[[bytes], None],
     return ExitCode.EVIDENCE_BROKEN if not_read else ExitCode.OK
 
 
-def read_nights(paths: Sequence[Path], device_key: str, last: int) -> tuple[tuple[Night, ...], list[str]]:
-    """The last nights of one device (that of the latest bundle, unless given), and what could not be read."""
+def read_nights(paths: Sequence[Path], device_key: str, last: int) -> tuple[list[Bundle], list[str]]:
+    """The last bundles of one device (that of the latest one, unless given), and what could not be read."""
     from harness.bundle import open_bundle
 
     bundles: list[Bundle] = []
@@ -86,5 +88,4 @@ def read_nights(paths: Sequence[Path], device_key: str, last: int) -> tuple[tupl
     if not of_device:
         known = ", ".join(sorted({bundle.evidence.device_key for bundle in bundles}))
         raise UsageError(f"no bundle of device {device}", f"there are bundles of {known}")
-    runs = ((bundle.evidence, bundle.verdict.comparison, bundle.verdict.decision) for bundle in of_device[-last:])
-    return judge_nights(runs), not_read
+    return of_device[-last:], not_read

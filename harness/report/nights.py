@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.model import CaseRow, ExitCode
@@ -40,15 +40,18 @@ def issue_title(nights: Sequence[Night]) -> str:
     return f"Nightly on {visible(nights[-1].evidence.device_key)}: {_outcome(held[0].finding)} {about}{more}"
 
 
-def build_nights_document(nights: Sequence[Night], not_read: Sequence[str] = ()) -> Document:
-    """All that the nights say: what is confirmed, what is new in the latest, where to look, every night."""
+def build_nights_document(nights: Sequence[Night], places: Mapping[str, str], not_read: Sequence[str] = ()) -> Document:
+    """All that the nights say: what is confirmed, what is new in the latest, where to look, every night.
+
+    ``places`` holds, by digest, where each bundle lies, so that the commands can be typed as they stand.
+    """
     held = confirmed(nights)
     keys = {streak.finding.key for streak in held}
     fresh = [finding for finding in nights[-1].findings if finding.key not in keys]
     latest, footnotes = nights[-1].evidence, Footnotes()
     sections = (
         _findings(held, fresh, footnotes),
-        _where(nights, held),
+        _where(nights, held, places),
         _every_night(nights),
         _limits(latest.device_key, not_read),
     )
@@ -145,9 +148,10 @@ def _about(finding: Finding) -> str:
     return visible(finding.row.node if isinstance(finding.row, CaseRow) else shared.metric_label(finding.row))
 
 
-def _where(nights: Sequence[Night], held: Sequence[Confirmed]) -> Section:
+def _where(nights: Sequence[Night], held: Sequence[Confirmed], places: Mapping[str, str]) -> Section:
     """The commits between the last green night and the first bad one, and the commands that show more."""
     latest = nights[-1]
+    place = places[latest.evidence.digest]
     lead = "No night before the latest was green, so no commit is under suspicion more than another."
     facts: list[Fact] = []
     if latest.green_before is not None:
@@ -165,14 +169,16 @@ def _where(nights: Sequence[Night], held: Sequence[Confirmed]) -> Section:
                 if same
                 else Fact("Commits", f"git log --oneline {commits}", code=True)
             )
-            labels = shlex.join([green.evidence.label, latest.evidence.label])
-            facts.append(Fact("Compare", visible(f"python -m harness compare {labels}"), code=True))
+            facts.append(Fact("Compare", _command(places[green.evidence.digest], place), code=True))
     row = held[0].finding.row if held else None
     if row is not None:
-        explain = shlex.join(["python", "-m", "harness", "compare", "baselines", latest.evidence.label])
-        facts.append(Fact("Explain", visible(f"{explain} --explain {shlex.quote(row.node)}"), code=True))
+        facts.append(Fact("Explain", _command("baselines", place, "--explain", row.node), code=True))
     blocks = (Facts("Between green and bad", tuple(facts)),) if facts else ()
     return Section("where", "Where to look", lead, blocks)
+
+
+def _command(*arguments: str) -> str:
+    return visible(shlex.join(["python", "-m", "harness", "compare", *arguments]))
 
 
 def _commit(night: Night) -> str:

@@ -27,13 +27,22 @@ BASE = evidence(GOOD, label="baselines")
 
 
 def run(day: int, one: ScopeEvidence, base: Evidence | None = BASE) -> Run:
-    head = replace(evidence(one, label=f"night-{day}"), created=f"2026-11-{day:02d}T01:17:00Z", commit="c" * 40)
+    head = replace(
+        evidence(one, label=f"night-{day}"),
+        digest=f"{day:064x}",
+        created=f"2026-11-{day:02d}T01:17:00Z",
+        commit="c" * 40,
+    )
     comparison = compare(base, head, Policy())
     return head, comparison, decide(comparison, Policy())
 
 
 def nights(*scopes: ScopeEvidence, base: Evidence | None = BASE) -> tuple[Night, ...]:
     return judge_nights(run(day, one, base) for day, one in enumerate(scopes, 1))
+
+
+def places(found: tuple[Night, ...]) -> dict[str, str]:
+    return {night.evidence.digest: f"artifacts/bundles/{night.evidence.label}" for night in found}
 
 
 def keys(found: tuple[Night, ...]) -> list[tuple[str, int]]:
@@ -100,10 +109,11 @@ def test_the_issue_is_safe_to_post_and_says_where_to_look() -> None:
     name = "x.py::test[@maintainer <img src=x> | `tick`]"
     bad = scope(case(name, CaseStatus.FAILED, "boom\n@everyone ![x](http://evil)"))
     found = nights(scope(case(name)), bad, bad, base=evidence(scope(case(name)), label="baselines"))
-    text = render_markdown(build_nights_document(found, ["artifacts/x: changed byte"]))
+    text = render_markdown(build_nights_document(found, places(found), ["artifacts/x: changed byte"]))
     assert "2 nights in a row" in text
     assert "the same commit: look at the machine first" in text
     assert "changed byte" in text
+    assert "compare artifacts/bundles/night-1 artifacts/bundles/night-3" in text
     assert "@everyone" not in text
     assert not re.search(r"(?<!\\)<img", text)
     assert "](http" not in text
@@ -113,7 +123,8 @@ def test_the_issue_is_safe_to_post_and_says_where_to_look() -> None:
 def test_two_hundred_findings_fit_an_issue() -> None:
     cases = [f"suites/x/test_y.py::test[{'n' * 200}-{i}]" for i in range(2000)]
     good, bad = scope(*map(case, cases)), scope(*(case(node, CaseStatus.FAILED, "why " * 50) for node in cases))
-    text = render_markdown(build_nights_document(nights(good, bad, bad, base=evidence(good))))
+    found = nights(good, bad, bad, base=evidence(good))
+    text = render_markdown(build_nights_document(found, places(found)))
     assert len(text.encode()) < 60_000  # GitHub takes 65,536 characters
     assert "2,000" in text
 
