@@ -286,6 +286,7 @@ def _join(rank: int, size: int, channel: Connection, device: Device, port: int) 
     """Meet the other ranks. Raises ``InputError`` where there are fewer devices than ranks."""
     import torch.distributed as dist
 
+    _require_devices(size, device)  # before anybody waits for anybody
     if rank == 0:
         store = dist.TCPStore(HOST, port, size, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
         channel.send(store.port)
@@ -294,16 +295,23 @@ def _join(rank: int, size: int, channel: Connection, device: Device, port: int) 
     return _init(rank, size, device, store)
 
 
+def _require_devices(size: int, device: Device) -> None:
+    import torch
+
+    count = torch.cuda.device_count() if device == "cuda" else size
+    if count < size:
+        allowed = f"--tp {count}" if count else "--device cpu"
+        raise InputError(f"{size} ranks need {size} CUDA devices, this machine has {count}; allowed: {allowed}")
+
+
 def _init(rank: int, size: int, device: Device, store: Any) -> Group:
     import torch
     import torch.distributed as dist
 
     from engine.parallel.group import ProcessGroup
 
+    _require_devices(size, device)
     if device == "cuda":
-        count = torch.cuda.device_count()
-        if count < size:
-            raise InputError(f"{size} ranks need {size} CUDA devices, this machine has {count}; allowed: --tp {count}")
         torch.cuda.set_device(rank)
     # All ranks are on this machine; without this gloo asks the name service who it is.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import ModelFileError
+from engine.errors import InputError, ModelFileError
 from engine.model.weights_gguf import default_model_path
 from engine.ops.functional import dense_logits
 from engine.parallel.launch import END_SECONDS, RankFailed
@@ -180,6 +180,14 @@ def test_a_killed_rank_ends_the_run_with_its_name(size: int, tmp_path: Path, rec
     assert len(pids) == size
     for pid in pids:
         assert not Path(f"/proc/{pid}").exists(), f"process {pid} of a rank is still there"
+
+
+def test_more_ranks_than_gpus_are_refused(record: Record) -> None:
+    """Before anybody waits for anybody, in one sentence."""
+    there = torch.cuda.device_count()
+    allowed = f"--tp {there}" if there else "--device cpu"
+    with pytest.raises(InputError, match=f"{there + 2} ranks need .* this machine has {there}; allowed: {allowed}"):
+        on_ranks(there + 2, jobs.group_rank, {}, device="cuda")
 
 
 def test_workers_hold_different_gpus_at_once(tmp_path: Path, record: Record) -> None:
