@@ -135,6 +135,27 @@ class _Cursor:
         except UnicodeDecodeError as error:
             raise ModelFileError(f"{self.path}: {what} is not UTF-8 ({error}); the file is damaged") from error
 
+    def strings(self, count: int, what: str) -> list[str]:
+        """``count`` strings: a vocabulary has tens of thousands, so the way through them is short."""
+        found: list[str] = []
+        mapped, offset, end = self.mapped, self.offset, len(self.mapped)
+        while len(found) < count:
+            start = offset + _LENGTH.size
+            stop = start + _LENGTH.unpack_from(mapped, offset)[0] if start <= end else end + 1
+            self.offset = offset
+            if stop > end:
+                self.string(what)  # says what is wrong
+            try:
+                found.append(mapped[start:stop].decode())
+            except UnicodeDecodeError:
+                self.string(what)
+            offset = stop
+        self.offset = offset
+        return found
+
+
+_LENGTH = struct.Struct("<Q")
+
 
 def _value(cursor: _Cursor, type_number: int, key: str) -> Any:
     kind = _value_type(cursor, type_number, key)
@@ -145,7 +166,7 @@ def _value(cursor: _Cursor, type_number: int, key: str) -> Any:
     element = _value_type(cursor, cursor.scalar("I", f"the element type of {key}"), key)
     length = cursor.scalar("Q", f"the length of {key}")
     if element is GGUFValueType.STRING:
-        return [cursor.string(key) for _ in range(length)]
+        return cursor.strings(length, key)
     if element in _SCALARS:
         item = struct.calcsize("<" + _SCALARS[element])
         raw = cursor.take(item * length, key)

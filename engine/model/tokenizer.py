@@ -108,7 +108,7 @@ class TextStream:
 
 def is_byte_level(token: str) -> bool:
     """Whether every character of ``token`` stands for a byte."""
-    return all(character in _BYTE_OF_CHARACTER for character in token)
+    return _CHARACTERS.issuperset(token)
 
 
 def _byte_characters() -> dict[str, int]:
@@ -119,3 +119,4 @@ def _byte_characters() -> dict[str, int]:
 
 
 _BYTE_OF_CHARACTER = _byte_characters()
+_CHARACTERS = frozenset(_BYTE_OF_CHARACTER)
