@@ -29,7 +29,7 @@ from harness.model import (
     ScopeRow,
 )
 
-JUDGE = 2  # raised when the same two pieces of evidence would be judged differently
+JUDGE = 3  # raised when the same two pieces of evidence would be judged differently
 RENAME_LIMIT = 200  # beyond so many missing or new cases a suggestion would be a guess
 RENAME_LIKENESS = 0.8
 NOT_ASKED = "not part of this run"
@@ -64,7 +64,7 @@ def compare(
         found += [_in_scope(row, scope.scope) for row in facts]
         stranger = other_device(facts)
         known = None if stranger else base_scope
-        case_rows += compare_cases(known, scope, held)
+        case_rows += compare_cases(known, scope, held, "not comparable" if stranger else "new")
         metric_rows += compare_numbers(base_scope, scope, facts, policy)
     if base is not None:
         ran = {scope.scope for scope in head.scopes}
@@ -116,12 +116,15 @@ def _joined(rows: list[Difference], scopes: int) -> Iterable[Difference]:
 
 
 def compare_cases(
-    base: ScopeEvidence | None, head: ScopeEvidence, quarantine: Mapping[str, Quarantine]
+    base: ScopeEvidence | None, head: ScopeEvidence, quarantine: Mapping[str, Quarantine], alone: str = "new"
 ) -> list[CaseRow]:
-    """One row a case of either side: head's in its order, then those that vanished."""
+    """One row a case of either side: head's in its order, then those that vanished.
+
+    ``alone`` is what a case without a counterpart is: new, or on a device whose results base cannot be held against.
+    """
     before = {case.node: case for case in base.cases} if base is not None else {}
     after = {case.node: case for case in head.cases}
-    rows = [case_row(head.scope, before.get(node), case, quarantine.get(node)) for node, case in after.items()]
+    rows = [case_row(head.scope, before.get(node), case, quarantine.get(node), alone) for node, case in after.items()]
     gone = [case for node, case in before.items() if node not in after]
     rows += [
         CaseRow(
@@ -132,11 +135,13 @@ def compare_cases(
     return _suggest_renames(rows)
 
 
-def case_row(scope: str, base: CaseResult | None, head: CaseResult, held: Quarantine | None) -> CaseRow:
+def case_row(
+    scope: str, base: CaseResult | None, head: CaseResult, held: Quarantine | None, alone: str = "new"
+) -> CaseRow:
     """What became of one case that head knows."""
     if base is not None and base.status.green and head.status.green:  # nearly all of them, so asked first
         return CaseRow(scope, head.node, CaseOutcome.UNCHANGED, base.status, head.status)
-    outcome, reason = _outcome(base.status if base else None, head)
+    outcome, reason = _outcome(base.status if base else None, head, alone)
     before = base.status if base else None
     if head.status is CaseStatus.NOT_RUN and outcome is CaseOutcome.MISSING:
         return CaseRow(scope, head.node, outcome, before, None, reason)
@@ -149,7 +154,7 @@ def case_row(scope: str, base: CaseResult | None, head: CaseResult, held: Quaran
     return CaseRow(scope, head.node, outcome, before, head.status, reason)
 
 
-def _outcome(base: CaseStatus | None, head: CaseResult) -> tuple[CaseOutcome, str]:
+def _outcome(base: CaseStatus | None, head: CaseResult, alone: str) -> tuple[CaseOutcome, str]:
     now, why = head.status, head.reason
     if now is CaseStatus.NOT_RUN:
         if why.startswith("deselected"):
@@ -161,7 +166,7 @@ def _outcome(base: CaseStatus | None, head: CaseResult) -> tuple[CaseOutcome, st
         return CaseOutcome.FLAKY, why
     if base is None:
         new = now.green or now is CaseStatus.XFAILED
-        return (CaseOutcome.NEW, why) if new else (CaseOutcome.BROKEN, f"new, and {now}: {why}")
+        return (CaseOutcome.NEW, why) if new else (CaseOutcome.BROKEN, f"{alone}, and {now}: {why}")
     if now.green:
         return (CaseOutcome.UNCHANGED, "") if base.green else (CaseOutcome.FIXED, f"was {base}")
     if now is base or (now in _FAILING and base in _FAILING):

@@ -255,6 +255,13 @@ def test_exact_numbers_are_compared_where_times_are_not() -> None:
     assert flipped["greedy"].outcome is MetricOutcome.CHANGED
 
 
+def test_a_failure_on_another_device_is_not_called_new() -> None:
+    base, bad = scope(case("a")), scope(case("a", CaseStatus.FAILED))
+    (row,) = compare(evidence(base), evidence(bad, facts={**MACHINE, "device_key": "sm70-x"}), POLICY).cases
+    assert (row.outcome, row.base) == (CaseOutcome.BROKEN, None)
+    assert row.reason.startswith("not comparable, and failed")
+
+
 def test_nothing_is_compared_across_devices() -> None:
     other = {**MACHINE, "device_key": "sm70-v100sxm2-32g-x1"}
     base = scope(case("gone"), case("n", S.FAILED), metrics=(metric("n", 1),))
