@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,3 +104,14 @@ def group_rank(group: Group, environment: dict[str, str]) -> tuple[int, int]:
     from engine.parallel.rank import current_rank
 
     return group.rank, current_rank(dist.get_rank() if dist.is_initialized() else None, environment)
+
+
+def add_without_end(group: Group, folder: Path) -> None:
+    """Sums over the ranks until somebody ends it; a file in ``folder`` says who is at work."""
+    add = Collectives(group).add_sum(torch.ones(2, 8), torch.zeros(2, 8))
+    add()
+    started = folder / f"{group.rank}.starting"
+    started.write_text(str(os.getpid()))
+    started.rename(folder / f"{group.rank}.at-work")  # whole when it is there
+    while True:
+        add()

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +18,12 @@ import pytest
 from engine.__main__ import main
 from engine.errors import ModelFileError
 from engine.model.weights_gguf import default_model_path
-from engine.parallel.launch import END_SECONDS, HOST
+from engine.parallel.launch import END_SECONDS, HOST, RankFailed
 from engine.parallel.saved import rank_file, save_shards
 from suites.checkpoints.hybrid import CONFIG, config_with_heads, random_tensors, write_checkpoint
 from suites.recording import Record
+from suites.tp_admission import jobs
+from suites.tp_admission.on_ranks import on_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0  # torch is imported and a small model loaded, on a machine that may be busy
@@ -112,20 +115,42 @@ def test_a_missing_shard(folder: Path, tmp_path: Path, record: Record) -> None:
     assert ended.stderr == f"error: rank 1: {missing}: no such file; {said}\n"
 
 
-@pytest.mark.parametrize(("size", "victim"), [(2, 0), (4, 3)])
-def test_a_killed_rank_ends_the_run(folder: Path, size: int, victim: int, record: Record) -> None:
-    """A real SIGKILL in the middle of a reply: the rank is named, nobody is left, within the stated time."""
+@pytest.mark.parametrize(("size", "victim"), [(2, 0), (2, 1), (4, 0), (4, 3)])
+def test_a_killed_rank_ends_the_run(size: int, victim: int, tmp_path: Path, record: Record) -> None:
+    """A real SIGKILL while all ranks add up numbers: the rank is named, and no process of a rank is left."""
     record.group("killed rank")
-    with _running(folder, size) as (run, ranks):
+    began: list[float] = []
+
+    def kill() -> None:
+        while len(list(tmp_path.glob("*.at-work"))) < size:
+            time.sleep(0.01)
+        began.append(time.monotonic())
+        os.kill(int((tmp_path / f"{victim}.at-work").read_text()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    with pytest.raises(RankFailed, match=f"rank {victim} was killed by SIGKILL; the run was ended") as failed:
+        on_ranks(size, jobs.add_without_end, tmp_path)
+    seconds = time.monotonic() - began[0]
+    assert failed.value.rank == victim
+    assert seconds < END_SECONDS, f"{seconds:.1f} s until the run ended; allowed: {END_SECONDS}"
+    left = [path.read_text() for path in tmp_path.iterdir() if Path(f"/proc/{path.read_text()}").exists()]
+    assert left == []
+    record.metric("seconds from the kill to the end", seconds, "s", better="lower", exact=False)
+
+
+def test_a_killed_rank_ends_the_command(folder: Path, record: Record) -> None:
+    """The same in the middle of a reply: one line that names the rank, exit code 1, nobody of the session left."""
+    record.group("killed rank")
+    with _running(folder, 4) as (run, ranks):
         began = time.monotonic()
-        os.kill(ranks[victim], signal.SIGKILL)
+        os.kill(ranks[3], signal.SIGKILL)
         _, said = run.communicate(timeout=START_SECONDS)
         seconds = time.monotonic() - began
         assert run.returncode == 1
-        assert f"error: rank {victim} was killed by SIGKILL; the run was ended" in said
-        assert seconds < END_SECONDS, f"{seconds:.1f} s until the run ended; allowed: {END_SECONDS}"
+        assert "error: rank 3 was killed by SIGKILL; the run was ended" in said
+        assert seconds < END_SECONDS, f"{seconds:.1f} s until the command ended; allowed: {END_SECONDS}"
         assert _left_of(run) == {}
-        record.metric("seconds from the kill to the end", seconds, "s", better="lower", exact=False)
 
 
 def test_a_killed_launcher_leaves_no_rank_behind(folder: Path, record: Record) -> None:
