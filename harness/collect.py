@@ -26,6 +26,8 @@ def scope_folders(run: Path) -> list[Path]:
     for folder in folders:
         record = read_scope_json(folder)
         again = f"python -m harness run {folder.name} --resume --run-dir {run}"
+        if (folder / "source").is_dir():  # other tools' files: nothing of ours can run them again
+            again = f"python -m harness ingest FILE... --scope {folder.name} --run-dir {run}"
         if record is None or record["state"] == "interrupted":
             raise EvidenceError(f"{folder}: this scope is unfinished", f"finish it with: {again}")
         if record["state"] == "refused":

@@ -355,8 +355,8 @@ def sealed_ingest(root: Path, run: str, data: list[Any], *options: str) -> Path:
 
 
 def test_two_foreign_runs_are_compared_on_a_person_s_word(tmp_path: Path) -> None:
-    slow = [{**VLLM_SERVE, "median_ttft_ms": 40.0 + i} for i in range(4)]
-    fast = [{**VLLM_SERVE, "median_ttft_ms": 29.0 + 0.1 * i} for i in range(4)]
+    slow = [{**VLLM_SERVE, "median_ttft_ms": 40.0 + i} for i in range(6)]
+    fast = [{**VLLM_SERVE, "median_ttft_ms": 29.0 + 0.1 * i} for i in range(6)]  # five quantities share one allowance
     base, head = sealed_ingest(tmp_path, "base", fast), sealed_ingest(tmp_path, "head", slow)
     unknown = call_here(tmp_path, "compare", str(base), str(head))
     assert unknown.code == 4
@@ -381,6 +381,16 @@ def test_facts_a_person_states(tmp_path: Path) -> None:
     assert "give KEY=VALUE" in call_here(tmp_path, "ingest", "x", "--scope", "s", "--fact", "x").err
     assert "is no scope name" in call_here(tmp_path, "ingest", "x", "--scope", "S!").err
     assert call_here(tmp_path, "ingest", "absent", "--scope", "s").code == 3
+
+
+def test_a_killed_ingestion_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "x.xml").write_text('<testsuite name="s"><testcase name="a"/></testsuite>')
+    assert call_here(tmp_path, "ingest", "x.xml", "--scope", "unit", "--run-dir", "R").code == 0
+    (tmp_path / "R" / "unit" / "scope.json").unlink()  # it is written last
+    refused = call_here(tmp_path, "seal", "R", "--against", "none")
+    assert "finish it with: python -m harness ingest FILE... --scope unit --run-dir R" in refused.err
+    assert call_here(tmp_path, "ingest", "x.xml", "--scope", "unit", "--run-dir", "R").code == 0
+    assert call_here(tmp_path, "seal", "R", "--against", "none").code == 0
 
 
 def test_records_must_follow_from_the_kept_sources(tmp_path: Path) -> None:
