@@ -27,10 +27,11 @@ _STYLE: dict[Any, Any] = {
 def draw(study: Study, found: Sequence[Rate]) -> bytes:
     """SVG bytes; the same study gives the same bytes."""
     with matplotlib.rc_context(_STYLE):
-        canvas = Canvas(figsize=(7.6, 6.6), layout="constrained")
+        canvas = Canvas(figsize=(7.6, 7.0), layout="constrained")
         rates, ratios = canvas.subplots(2, 1, height_ratios=[3, 2])
         _draw_rates(rates, found)
         _draw_ratios(ratios, study)
+        canvas.legend(loc="outside upper left", frameon=False, fontsize=9)
         out = BytesIO()
         canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Title": "Power of three rules"})
     return out.getvalue()
@@ -58,7 +59,6 @@ def _draw_rates(axis: Axes, found: Sequence[Rate]) -> None:
     axis.set_title(
         "Alarms by planted delay (bars: exact 95 % interval; dashes: target of ours)", loc="left", fontsize=10
     )
-    axis.legend(loc="center right", frameon=False, fontsize=9)
 
 
 def _draw_ratios(axis: Axes, study: Study) -> None:
