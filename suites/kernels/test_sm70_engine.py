@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from engine.config import EngineConfig, read_environment
 from engine.errors import InputError
 from engine.request import SamplingParams
+from engine.sampling.rules import LogitsRules
 from engine.steps.laws import LogitsLaw
 from engine.steps.read_ahead import ReadAhead
 from engine.steps.records import Fault, Verification
@@ -171,6 +173,23 @@ def test_a_round_is_read_once(sm70: Target, monkeypatch: pytest.MonkeyPatch, tem
     result = llm.generate(EVERY_TOKEN, params)
     assert len(reads) == 1 + result.rounds
     assert max(reads) > 1, "nothing was drafted: the case has no power"
+
+
+def test_forms_of_rejection_and_rules_on_the_device(sm70: Target) -> None:
+    """What is read ahead, the sparse form and rows that a rule has touched: one law, so one text."""
+    model = hybrid_folder(SMALL_HEADS)
+    dense = engine(model, "cuda", draft="lookup", draft_tokens=4)
+    sparse = engine(model, "cuda", draft="lookup", draft_tokens=4, rejection="sparse")
+    sampled = SamplingParams(temperature=0.9, top_k=12, seed=8, max_tokens=24, stop_token_ids=())
+    plain = dense.generate(EVERY_TOKEN, sampled)
+    assert sparse.generate(EVERY_TOKEN, sampled).token_ids == plain.token_ids
+    # A bias of nothing asks for the row to be touched, so nothing is read ahead; reports are of each token.
+    touched = LogitsRules(logit_bias={5: 0.0})
+    ruled = dense.generate(EVERY_TOKEN, replace(sampled, rules=touched, logprobs=2))
+    assert ruled.token_ids == plain.token_ids
+    assert len(ruled.logprobs) == len(ruled.token_ids)
+    banned = dense.generate(PROMPT, replace(sampled, rules=LogitsRules(banned_ids=frozenset(range(50, 99)))))
+    assert max(banned.token_ids) < 50
 
 
 def test_a_head_size_without_a_route_is_refused(sm70: Target) -> None:
