@@ -53,10 +53,11 @@ class RankFailed(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class RankError:
-    """What a rank sends when its task raised: the message of an ``InputError``, or a traceback."""
+    """What a rank sends when its task raised: the message of an ``InputError``, or a traceback; ``at`` is when."""
 
     text: str
     is_input: bool
+    at: float
 
 
 @dataclass(slots=True)
@@ -170,7 +171,7 @@ def _heard(rank: _Rank) -> bool:
 
 
 def _verdict(ranks: Sequence[_Rank]) -> Exception:
-    """Why the run ended: a kill before a complaint about the user's input before an error; the lowest rank first."""
+    """Why the run ended: a kill before a complaint about the user's input (lowest rank) before the first error."""
     for rank in ranks:
         if rank.killed_by:
             return RankFailed(rank.number, f"was killed by {signal.Signals(rank.killed_by).name}")
@@ -178,9 +179,10 @@ def _verdict(ranks: Sequence[_Rank]) -> Exception:
         if rank.error is not None and rank.error.is_input:
             where = f"rank {rank.number}: " if rank.number else ""
             return InputError(f"{where}{rank.error.text}")
-    for rank in ranks:
-        if rank.error is not None:
-            return RankFailed(rank.number, f"failed:\n{rank.error.text}")
+    failed = [(rank.error.at, rank.number, rank.error.text) for rank in ranks if rank.error is not None]
+    if failed:
+        _, number, text = min(failed)
+        return RankFailed(number, f"failed:\n{text}")
     left = next(rank for rank in ranks if not rank.done and not rank.process.is_alive())
     return RankFailed(left.number, f"left with exit code {left.process.exitcode} before it was done")
 
@@ -258,7 +260,7 @@ class _Reporting:
             return
         is_input = isinstance(error, InputError)
         text = str(error) if is_input else "".join(traceback.format_exception(error))
-        self._channel.send(RankError(text, is_input))
+        self._channel.send(RankError(text, is_input, time.monotonic()))
         self._channel.close()
         os._exit(1)
 

@@ -115,3 +115,23 @@ def add_without_end(group: Group, folder: Path) -> None:
     started.rename(folder / f"{group.rank}.at-work")  # whole when it is there
     while True:
         add()
+
+
+def batch_tokens(group: Group, config: EngineConfig, prompts: list[list[int]], count: int) -> list[tuple[int, ...]]:
+    """Several prompts together, and all of them once more, when their beginnings are known."""
+    llm = LLM(config, group)
+    if group.rank:
+        llm.follow()
+        return []
+    settings = SamplingParams(max_tokens=count, stop_token_ids=())
+    results = [*llm.generate_batch(prompts, settings), *llm.generate_batch(prompts, settings)]
+    llm.close()
+    return [tuple(result.token_ids) for result in results]
+
+
+def refuse(group: Group, ranks: tuple[int, ...], kind: type[Exception]) -> int:
+    """Raise ``kind`` on ``ranks``; the others wait for them in a collective."""
+    if group.rank in ranks:
+        raise kind(f"said by rank {group.rank}")
+    group.all_gather(torch.zeros(group.size, 1), torch.zeros(1))
+    return group.rank

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from engine.__main__ import main
-from engine.errors import ModelFileError
+from engine.errors import InputError, ModelFileError
 from engine.model.weights_gguf import default_model_path
 from engine.parallel.launch import END_SECONDS, HOST, RankFailed
 from engine.parallel.saved import rank_file, save_shards
@@ -113,6 +113,26 @@ def test_a_missing_shard(folder: Path, tmp_path: Path, record: Record) -> None:
     said = "a shard is missing: python -m engine split makes all of them"
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == f"error: rank 1: {missing}: no such file; {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [((0, 1), "said by rank 0"), ((1,), "rank 1: said by rank 1")],
+    ids=["all-ranks", "one-rank"],
+)
+def test_what_ranks_cannot_use_is_said_once(ranks: tuple[int, ...], message: str, record: Record) -> None:
+    record.group("bad input")
+    with pytest.raises(InputError) as refused:
+        on_ranks(2, jobs.refuse, ranks, InputError)
+    assert str(refused.value) == message
+
+
+def test_an_error_of_ours_keeps_its_traceback_and_its_rank(record: Record) -> None:
+    """Rank 0 fails too, in the collective that rank 1 left; the rank that began it is in the message."""
+    record.group("killed rank")
+    with pytest.raises(RankFailed, match="KeyError: 'said by rank 1'") as failed:
+        on_ranks(2, jobs.refuse, (1,), KeyError)
+    assert failed.value.rank == 1
 
 
 @pytest.mark.parametrize(("size", "victim"), [(2, 0), (2, 1), (4, 0), (4, 3)])

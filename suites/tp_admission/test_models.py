@@ -127,6 +127,29 @@ def test_a_folder_that_was_cut_before_gives_the_same_bits(
     assert_bits_equal(first.logits, hybrid_answers["sections", 2].logits, "logits of a folder that was cut before")
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_batches_drafts_and_known_beginnings(size: int, hybrid_folders: dict[str, Path], record: Record) -> None:
+    """Three sequences of unlike length, drafts by lookup, prefix reuse: all that an announcement has to carry."""
+    record.group("models")
+    prompts = [PROMPT, PROMPT[:9], [*PROMPT, *PROMPT]]
+    answers = []
+    for ranks in (1, size):
+        config = EngineConfig(
+            model=hybrid_folders["sections"],
+            tp=ranks,
+            threads=1,
+            draft="lookup",
+            lookup_min=1,
+            draft_tokens=4,
+            prefix_reuse=True,
+            block_size=4,
+            kv_cache_tokens=1024,
+        )
+        answers.append(on_ranks(ranks, jobs.batch_tokens, config, prompts, TOKENS)[0])
+    assert answers[1] == answers[0]
+    assert answers[0][:3] == answers[0][3:]
+
+
 SMOLLM2_PROMPT = [1, 4093, 198, 2683, 1206, 281]
 SMOLLM2_TOKENS = 6
 # A product takes its inputs in fixed point, off by up to 2^-15 of the largest of 32: sums that differ in a last bit may
