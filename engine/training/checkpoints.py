@@ -117,6 +117,16 @@ def load_exported_draft(draft: nn.Module, folder: Path) -> None:
     draft.load_state_dict(state)
 
 
+@torch.no_grad()
+def sharpen(folder: Path, norm: str, factor: float, *, offset: float) -> None:
+    """Multiply every logit of an exported model by ``factor``: its last norm's weight, stored less ``offset``."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    weight = tensors[norm]
+    tensors[norm] = ((weight.float() + offset) * factor - offset).to(weight.dtype)
+    save_file(tensors, path)
+
+
 _QUANTISATION = {
     "quant_method": "modelopt",
     "quant_algo": "NVFP4",

@@ -15,6 +15,7 @@ from torch import nn
 
 from engine.model.decoder import rope_table
 from engine.model.dflash2_config import DFlash2Config
+from engine.training.gdn import rms_norm
 from engine.training.target import rotate
 
 
@@ -28,7 +29,7 @@ class DraftNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Float32 inside."""
-        return torch_functional.rms_norm(x.float(), (x.shape[-1],), self.weight, self._eps)
+        return rms_norm(x, self.weight, self._eps)
 
 
 class Dense(nn.Module):
@@ -58,13 +59,16 @@ class GroupedConv(nn.Module):
     def coefficients(self, normed: torch.Tensor) -> torch.Tensor:
         """From a sublayer's normed input [B, N, block, H] -> [B, N, block, 2, taps, groups, 1]."""
         config = self._config
-        return self.kernel_projection(normed).unflatten(-1, (2, config.conv_kernel, config.conv_groups, 1))
+        shape = (*normed.shape[:-1], 2, config.conv_kernel, config.conv_groups, 1)
+        out: torch.Tensor = self.kernel_projection(normed).view(shape)
+        return out
 
     def forward(self, x: torch.Tensor, coefficients: torch.Tensor, side: int) -> torch.Tensor:
         """x [B, N, block, H]; a row's tap looks back within its block."""
         config = self._config
-        fixed = self.base_kernel[side].to(x.dtype).unflatten(-1, (config.conv_groups, config.conv_group))
-        rows = x.unflatten(-1, (config.conv_groups, config.conv_group))
+        groups = (config.conv_groups, config.conv_group)
+        fixed = self.base_kernel[side].to(x.dtype).view(config.conv_kernel, *groups)
+        rows = x.view(*x.shape[:-1], *groups)
         out = (fixed[0] + coefficients[..., side, 0, :, :]) * rows
         for tap in range(1, config.conv_kernel):
             before = torch_functional.pad(rows[:, :, :-tap], (0, 0, 0, 0, tap, 0))
@@ -116,10 +120,10 @@ class DraftAttention(nn.Module):
         parts = [self.keys_values(rows, turn) for rows, turn in ((context, turns[0]), (x, turns[1]))]
         group = self._heads // self._kv_heads
         key, value = (torch.cat(pair, dim=1).repeat_interleave(group, dim=2) for pair in zip(*parts, strict=True))
-        attended = torch_functional.scaled_dot_product_attention(
-            *(part.transpose(1, 2).to(x.dtype) for part in (query, key, value)), attn_mask=visible
-        )
-        return self.o_proj(attended.transpose(1, 2).flatten(-2))
+        query, key, value = (part.transpose(1, 2).to(x.dtype) for part in (query, key, value))
+        attended = torch_functional.scaled_dot_product_attention(query, key, value, attn_mask=visible)
+        out: torch.Tensor = self.o_proj(attended.transpose(1, 2).flatten(-2))
+        return out
 
 
 class DraftMlp(nn.Module):
@@ -134,7 +138,8 @@ class DraftMlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., H] -> [..., H]."""
-        return self.down_proj(torch_functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: torch.Tensor = self.down_proj(torch_functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
 
 
 class DraftDecoderLayer(nn.Module):
@@ -163,7 +168,8 @@ class DraftDecoderLayer(nn.Module):
         x = x + self.attention_conv(attended, coefficients, 1)
         normed = self.post_attention_layernorm(x).to(context.dtype)
         coefficients = self.mlp_conv.coefficients(normed)
-        return x + self.mlp_conv(self.mlp(self.mlp_conv(normed, coefficients, 0)), coefficients, 1)
+        out: torch.Tensor = x + self.mlp_conv(self.mlp(self.mlp_conv(normed, coefficients, 0)), coefficients, 1)
+        return out
 
 
 class CandidateSelector(nn.Module):
@@ -185,6 +191,8 @@ class CandidateSelector(nn.Module):
 class Draft(nn.Module):
     """The whole draft model. ``state_dict`` names are the checkpoint's."""
 
+    turn: torch.Tensor  # cosines and sines of every position
+
     def __init__(self, config: DFlash2Config) -> None:
         super().__init__()
         if any(window is not None for window in config.windows) or config.rope_interleaved:
@@ -205,7 +213,7 @@ class Draft(nn.Module):
     def forward(
         self, token_ids: torch.Tensor, taps: torch.Tensor, embedding: torch.Tensor, blocks: Blocks
     ) -> torch.Tensor:
-        """Normed hidden rows of the drafted positions, [B, N, K, H] in the compute type.
+        """Normed hidden rows of the drafted positions, float32 [B, N, K, H].
 
         ``token_ids`` [B, T]: the anchors are read from it. ``taps`` [B, T, taps * H]; ``embedding`` [V, H]
         is the target's.
@@ -218,4 +226,5 @@ class Draft(nn.Module):
         turns = self.turn[: token_ids.shape[1]], self.turn[blocks.positions.flatten()]
         for layer in self.layers:
             x = layer(x, context, turns, blocks.visible)
-        return self.norm(x[:, :, 1:]).to(self.compute)
+        out: torch.Tensor = self.norm(x[:, :, 1:])
+        return out

@@ -64,7 +64,6 @@ def draft_loss(
     """A step's loss: the target's own law at every drafted position, given the true predecessor."""
     config = draft.config
     embedding = target.embed_tokens.weight.detach()
-    head = embedding.to(draft.compute)
     decay = _POSITION_DECAY ** torch.arange(config.max_drafts, device=embedding.device)
 
     def loss() -> torch.Tensor:
@@ -80,7 +79,7 @@ def draft_loss(
             predecessors = batch.token_ids[:, before]
             weights = (batch.labels[:, before] != NO_LABEL) * decay
         hidden = draft(batch.token_ids, torch.cat(taps, dim=-1), embedding, blocks)
-        unary = torch_functional.linear(hidden, head)
+        unary = torch_functional.linear(hidden, embedding)
         edges = unary + draft.candidate_selector(hidden, predecessors)
         both = _against(edges, wanted) + _UNARY_SHARE * _against(unary, wanted)
         return (both * weights).sum() / weights.sum().clamp(min=1)
@@ -111,7 +110,7 @@ def expected_acceptance(draft: Draft, target: Target, batches: list[Batch]) -> t
         before = blocks.positions[:, :-1]
         wanted, predecessors = cut_law(logits[:, before]), batch.token_ids[:, before]
         hidden = draft(batch.token_ids, torch.cat(taps, dim=-1), embedding, blocks)
-        unary = torch_functional.linear(hidden, embedding.to(hidden.dtype))
+        unary = torch_functional.linear(hidden, embedding)
         edges = (unary + draft.candidate_selector(hidden, predecessors)).float()
         ids = unary.topk(config.selector_top_k, dim=-1).indices
         offered = torch.zeros_like(edges).scatter_(-1, ids, edges.gather(-1, ids).softmax(dim=-1))

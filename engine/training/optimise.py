@@ -1,4 +1,4 @@
-"""One optimiser loop for every phase: it ends after its seconds (or steps), and its rate follows the clock to the end."""
+"""One optimiser loop for every phase: it ends after its seconds (or steps), and its rate follows the clock."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def optimise(
             group["lr"] = phase.rate * phase.factor(progress)
         loss = loss_of_step()
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_([parameter for _, parameter in named], 1.0)
         optimiser.step()
         step += 1

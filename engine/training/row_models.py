@@ -58,7 +58,7 @@ class TeacherRows:
         for index, layer in enumerate(self._layers):
             qkv = torch_functional.linear(self._norm(x, layer["attn_norm"]), layer["qkv"])
             heads = qkv.view(rows, -1, config.head_dim)
-            query, key, value = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+            query, key, value = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
             keys, values = self._cache[index].unbind()
             keys[self._row, :, positions] = _turned(key, turn)
             values[self._row, :, positions] = value
@@ -76,7 +76,7 @@ class TeacherRows:
 
 def _turned(heads: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     """Turn the pairs (2i, 2i + 1) of [B, heads, D], as GGUF files have them."""
-    first, second = heads.unflatten(-1, (-1, 2)).unbind(dim=-1)
+    first, second = heads.view(*heads.shape[:-1], -1, 2).unbind(dim=-1)
     cos, sin = turn.unbind(dim=-1)
     return torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
 
@@ -122,7 +122,7 @@ class TargetRows:
         rows = torch.cat((window * going_on.to(x.dtype)[:, None, None], mixer.in_proj_qkv(x)[:, None]), dim=1)
         window.copy_(rows[:, 1:])
         mixed = torch_functional.silu((rows * mixer.conv1d.weight[:, 0].T.to(x.dtype)).sum(dim=1))
-        q, k, v = mixed.float().split([sizes.keys, sizes.keys, sizes.values], dim=-1)
+        q, k, v = torch.split(mixed.float(), [sizes.keys, sizes.keys, sizes.values], dim=-1)
         ratio = sizes.value_heads // sizes.key_heads
         q = l2_norm(q.unflatten(-1, (-1, sizes.key_dim))).repeat_interleave(ratio, dim=1) * sizes.key_dim**-0.5
         k = l2_norm(k.unflatten(-1, (-1, sizes.key_dim))).repeat_interleave(ratio, dim=1)
@@ -131,7 +131,9 @@ class TargetRows:
         correction = beta[..., None] * (v.unflatten(-1, (-1, sizes.value_dim)) - (k[..., None, :] @ state)[..., 0, :])
         state = state + k[..., None] * correction[..., None, :]
         self._state[index].copy_(state)
-        return mixer.out_proj(mixer.gated_norm((q[..., None, :] @ state)[..., 0, :], mixer.in_proj_z(x)))
+        read = (q[..., None, :] @ state)[..., 0, :]
+        out: torch.Tensor = mixer.out_proj(mixer.gated_norm(read, mixer.in_proj_z(x)))
+        return out
 
     def _attention(self, index: int, mixer: AttentionMixer, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         sizes = self._target.config.attention
@@ -140,7 +142,7 @@ class TargetRows:
         keys, values = self._cache[index].unbind()
         keys[self._row, :, positions] = rotate(key, turn).to(keys.dtype)
         values[self._row, :, positions] = value.to(values.dtype)
-        query = rotate(query, turn).to(x.dtype).unflatten(1, (sizes.num_kv_heads, -1))
+        query = rotate(query, turn).to(x.dtype).view(len(x), sizes.num_kv_heads, -1, sizes.head_dim)
         scores = (query @ keys.mT).float() * sizes.head_dim**-0.5
         later = (self._column > positions[:, None])[:, None, None]
         weights = scores.masked_fill(later, -torch.inf).softmax(dim=-1).to(x.dtype)

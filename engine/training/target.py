@@ -19,6 +19,14 @@ OUTLIER_CHANNELS = (40, 50)
 OUTLIER_FACTOR = 8.0
 
 
+class Table(nn.Module):
+    """A parameter named ``weight``, for names that the checkpoint nests."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+
 class Norm(nn.Module):
     """RMS norm whose weight is stored as its distance from 1."""
 
@@ -29,7 +37,7 @@ class Norm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Float32 inside."""
-        return torch_functional.rms_norm(x.float(), (x.shape[-1],), 1 + self.weight, self._eps)
+        return gdn.rms_norm(x, 1 + self.weight, self._eps)
 
 
 class Projection(nn.Module):
@@ -58,14 +66,12 @@ class GdnMixer(nn.Module):
         self.in_proj_b = Projection(sizes.value_heads, hidden, hidden**-0.5)
         self.in_proj_a = Projection(sizes.value_heads, hidden, hidden**-0.5)
         self.out_proj = Projection(hidden, sizes.values, sizes.values**-0.5 / (2 * config.num_layers) ** 0.5)
-        self.conv1d = nn.Module()
-        self.conv1d.weight = nn.Parameter(torch.randn(sizes.conv_dim, 1, sizes.conv_width) * sizes.conv_width**-0.5)
+        self.conv1d = Table(torch.randn(sizes.conv_dim, 1, sizes.conv_width) * sizes.conv_width**-0.5)
         # Decays from a few tokens to a few hundred, spread over the heads.
         self.A_log = nn.Parameter(torch.linspace(1.0, 16.0, sizes.value_heads).log())
         lifetimes = torch.logspace(-3, -1, sizes.value_heads)
         self.dt_bias = nn.Parameter(torch.log(torch.expm1(lifetimes)))
-        self.norm = nn.Module()
-        self.norm.weight = nn.Parameter(torch.ones(sizes.value_dim))
+        self.norm = Table(torch.ones(sizes.value_dim))
 
     @property
     def fused(self) -> Sequence[Sequence[Projection]]:
@@ -76,11 +82,12 @@ class GdnMixer(nn.Module):
         """x [B, T, H] -> [B, T, H]."""
         sizes = self._sizes
         mixed = gdn.causal_conv(self.in_proj_qkv(x), self.conv1d.weight[:, 0])
-        q, k, v = mixed.split([sizes.keys, sizes.keys, sizes.values], dim=-1)
+        q, k, v = torch.split(mixed, [sizes.keys, sizes.keys, sizes.values], dim=-1)
         q, k = q.unflatten(-1, (-1, sizes.key_dim)), k.unflatten(-1, (-1, sizes.key_dim))
         log_decay, beta = self.gates(self.in_proj_a(x), self.in_proj_b(x))
         core = gdn.chunked(q, k, v.unflatten(-1, (-1, sizes.value_dim)), log_decay, beta)
-        return self.out_proj(self.gated_norm(core, self.in_proj_z(x)))
+        out: torch.Tensor = self.out_proj(self.gated_norm(core, self.in_proj_z(x)))
+        return out
 
     def gates(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Log decay and beta, float32."""
@@ -88,7 +95,7 @@ class GdnMixer(nn.Module):
 
     def gated_norm(self, core: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
         """Norm over each head, times silu(z); heads side by side."""
-        normed = torch_functional.rms_norm(core, (core.shape[-1],), self.norm.weight, self._eps).flatten(-2)
+        normed = gdn.rms_norm(core, self.norm.weight, self._eps).flatten(-2)
         return (normed * torch_functional.silu(z.float())).to(z.dtype)
 
 
@@ -119,10 +126,11 @@ class AttentionMixer(nn.Module):
         """x [B, T, H] -> [B, T, H]; ``turn`` is the table of cosines and sines of T positions."""
         query, gate, key, value = self.heads(x)
         group = self._sizes.num_heads // self._sizes.num_kv_heads
-        parts = (rotate(query, turn), *(part.repeat_interleave(group, dim=2) for part in (rotate(key, turn), value)))
-        attended = torch_functional.scaled_dot_product_attention(
-            *(part.transpose(1, 2).to(value.dtype) for part in parts), is_causal=True
+        query = rotate(query, turn).to(value.dtype).transpose(1, 2)
+        key, value = (
+            part.to(value.dtype).repeat_interleave(group, dim=2).transpose(1, 2) for part in (rotate(key, turn), value)
         )
+        attended = torch_functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.leave(attended.transpose(1, 2), gate)
 
     def heads(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -134,7 +142,8 @@ class AttentionMixer(nn.Module):
 
     def leave(self, attended: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         """Gate and output projection of attended heads [..., Hq, D]."""
-        return self.o_proj((attended * gate.sigmoid()).flatten(-2))
+        out: torch.Tensor = self.o_proj((attended * gate.sigmoid()).flatten(-2))
+        return out
 
 
 class Mlp(nn.Module):
@@ -154,7 +163,8 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., H] -> [..., H]."""
-        return self.down_proj(torch_functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: torch.Tensor = self.down_proj(torch_functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
 
 
 class Layer(nn.Module):
@@ -180,17 +190,19 @@ class Layer(nn.Module):
     def forward(self, x: torch.Tensor, turn: torch.Tensor, compute: torch.dtype) -> torch.Tensor:
         """The residual stream stays float32; the sublayers compute in ``compute``."""
         x = x + self.mixer(self.input_layernorm(x).to(compute), turn)
-        return x + self.mlp(self.post_attention_layernorm(x).to(compute))
+        out: torch.Tensor = x + self.mlp(self.post_attention_layernorm(x).to(compute))
+        return out
 
 
 class Target(nn.Module):
     """The whole model. ``state_dict`` names are those of the checkpoint without the leading ``model.``."""
 
+    turn: torch.Tensor  # cosines and sines of every position
+
     def __init__(self, config: HybridConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Module()
-        self.embed_tokens.weight = nn.Parameter(torch.randn(config.vocab_size, config.hidden_size) * 0.05)
+        self.embed_tokens = Table(torch.randn(config.vocab_size, config.hidden_size) * 0.05)
         self.layers = nn.ModuleList(Layer(config, kind) for kind in config.layers)
         self.norm = Norm(config.hidden_size, config.rms_eps)
         attention = config.attention
@@ -211,8 +223,8 @@ class Target(nn.Module):
         return self.head(x), kept
 
     def head(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits of residual rows, in the compute type."""
-        return torch_functional.linear(self.norm(x).to(self.compute), self.embed_tokens.weight.to(self.compute))
+        """Logits of residual rows, float32."""
+        return torch_functional.linear(self.norm(x), self.embed_tokens.weight)
 
     def products(self) -> Iterator[Sequence[Projection]]:
         """Groups of projections that share a global scale."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-import lzma
 import random
 import re
 from collections import Counter
@@ -34,7 +34,7 @@ def is_sound(answer: str) -> bool:
     sentences = [sentence.strip() for sentence in re.split(r"[.!?\n]+", answer) if len(sentence.split()) > 3]
     if sentences and max(Counter(sentences).values()) > 2:
         return False
-    phrases = Counter(tuple(words[at : at + 4]) for at in range(len(words) - 3))
+    phrases = Counter(zip(words, words[1:], words[2:], words[3:], strict=False))
     return not phrases or max(phrases.values()) <= max(3, len(words) // 20)
 
 
@@ -64,12 +64,12 @@ def with_edits(conversations: Sequence[Conversation], seed: int) -> list[Convers
 
 def write(conversations: Iterable[Conversation], path: Path) -> None:
     """One JSON list a line, compressed."""
-    with lzma.open(path, "wt", encoding="utf-8", preset=1) as file:
+    with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
         for conversation in conversations:
             file.write(json.dumps([conversation.question, conversation.answer], ensure_ascii=False) + "\n")
 
 
 def read(path: Path) -> list[Conversation]:
     """What `write` wrote."""
-    with lzma.open(path, "rt", encoding="utf-8") as file:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
         return [Conversation(*json.loads(line)) for line in file]

@@ -17,6 +17,7 @@ from engine.state.sequence import SequenceState
 from engine.training import checkpoints
 from engine.training.draft import Blocks, Draft
 from engine.training.recipe import Recipe
+from engine.training.row_models import TargetRows
 from engine.training.target import Target
 
 from . import tiny
@@ -96,3 +97,16 @@ def _engine_lattice(recipe: Recipe, draft: Draft, embedding: torch.Tensor, taps:
     sequence.commit(len(taps))
     runner.store_context(batch, [len(taps)])
     return runner.draft([DraftBlock(anchor, sequence.reserve(sizes.block_size), sequence.block_table)])
+
+
+def test_row_by_row_is_the_whole_text(target: Target, token_ids: list[int]) -> None:
+    rows = TargetRows(target, 2, LENGTH)
+    with torch.no_grad():
+        expected, _ = target(torch.tensor([token_ids]))
+        for _ in range(2):  # the second text starts afresh over what the first one left
+            seen = [
+                rows.step(torch.tensor([token, 7]), torch.tensor([position, position]))[0]
+                for position, token in enumerate(token_ids)
+            ]
+    # The recurrence against its chunked form, float32 on both sides, on logits of about 10.
+    torch.testing.assert_close(torch.stack(seen), expected[0], rtol=0, atol=10 * 2.0**-14)

@@ -11,9 +11,7 @@ from engine.training.recipe import Plan, Recipe
 from engine.training.sizes import draft_config, target_config
 
 VOCAB = 300
-_WORDS = (
-    "the a fox lake runs over under slowly near old red blue house tree and sees two birds which sing softly".split()
-)
+_WORDS = tuple(["the", "a", "fox", "lake", "runs", "over", "under", "slowly", "near", "old", "red", "blue", "house", "tree", "and", "sees", "two", "birds", "sing"])
 
 
 def target_sizes() -> dict[str, Any]:
@@ -58,7 +56,7 @@ def write_text(work: Path, count: int = 300) -> None:
     def words(number: int) -> str:
         return " ".join(draw.choice(_WORDS) for _ in range(number))
 
-    text.write([text.Conversation(words(4), words(draw.randint(6, 30))) for _ in range(count)], work / "text.jsonl.xz")
+    text.write([text.Conversation(words(4), words(draw.randint(6, 30))) for _ in range(count)], work / "text.jsonl.gz")
 
 
 def run(work: Path, **changes: Any) -> Recipe:
