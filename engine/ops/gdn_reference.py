@@ -49,6 +49,8 @@ def gdn_gates(
     a: torch.Tensor, b: torch.Tensor, a_log: torch.Tensor, dt_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log decay -exp(a_log) softplus(a + dt_bias) (<= 0) and beta = sigmoid(b), [T, Hv] each."""
+    if a.shape[0] == 0:
+        return torch.empty_like(a), torch.empty_like(b)
     decays = [-a_log.exp() * torch_functional.softplus(row + dt_bias, threshold=20) for row in a]
     return torch.stack(decays), torch.stack([row.sigmoid() for row in b])
 
@@ -135,6 +137,8 @@ def _chunk(
 
 def gdn_gated_rms_norm(x: torch.Tensor, z: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """RMSNorm of ``x`` [T, Hv, dv] over a head with ``weight`` [dv], then times silu(``z``)."""
+    if x.shape[0] == 0:
+        return torch.empty_like(x)
     scales = [torch.rsqrt(row.pow(2).mean(dim=-1, keepdim=True) + eps) for row in x]
     gates = [torch_functional.silu(row.contiguous()) for row in z]
     return x * torch.stack(scales) * weight * torch.stack(gates)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import torch
 
 from native import ops_cuda
 from suites.kernels import inputs
+from suites.kernels.gdn_blocks import Kernel, block_of, judge_block
 from suites.oracles import gdn, judge, tolerance
 from suites.oracles.arrays import F64
 from suites.targets import CUDA, Target, array, f64
@@ -18,89 +18,6 @@ from suites.targets import CUDA, Target, array, f64
 pytestmark = pytest.mark.group("sm70 gdn")
 
 EPS = 1e-6
-Kernel = Callable[..., torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Tensors of one call over sequences of given lengths; states of every slot start as noise."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    log_decay: torch.Tensor
-    beta: torch.Tensor
-    state: torch.Tensor
-    initial_slots: torch.Tensor
-    slots: torch.Tensor
-    query_start: torch.Tensor
-
-    def run(self, kernel: Kernel, out: torch.Tensor) -> torch.Tensor:
-        """One launch."""
-        return kernel(
-            self.q,
-            self.k,
-            self.v,
-            self.log_decay,
-            self.beta,
-            self.state,
-            self.initial_slots,
-            self.slots,
-            self.query_start,
-            out=out,
-        )
-
-
-def _block(
-    target: Target,
-    lengths: tuple[int, ...],
-    initial: list[int],
-    slots: list[int],
-    *,
-    heads: tuple[int, int] = (1, 3),
-    dims: tuple[int, int] = (32, 16),
-) -> Block:
-    tokens, states = sum(lengths), max([*initial, *slots]) + 2
-    rng = inputs.generator(tokens, *heads, *dims)
-    decay = -np.exp(rng.uniform(-4, 0, size=(tokens, heads[1]))).astype(np.float32)
-    return Block(
-        target.put(inputs.normal(rng, tokens, heads[0], dims[0])),
-        target.put(inputs.normal(rng, tokens, heads[0], dims[0])),
-        target.put(inputs.normal(rng, tokens, heads[1], dims[1])),
-        target.put(decay, torch.float32),
-        target.put(rng.uniform(0.05, 0.95, size=(tokens, heads[1])).astype(np.float32), torch.float32),
-        target.put(inputs.normal(rng, states, heads[1], dims[1], dims[0]), torch.float32),
-        target.put(np.array(initial, dtype=np.int32)),
-        target.put(np.array(slots, dtype=np.int32)),
-        inputs.query_start(target, lengths),
-    )
-
-
-def _judge(target: Target, block: Block, kernel: Kernel) -> None:
-    """Outputs and every state slot against the oracle, sequence by sequence; untouched slots keep their bits."""
-    before = f64(block.state)
-    out = block.run(kernel, target.unwritten(*block.v.shape))
-    ops_cuda.raise_on_fault(out.device)
-    after, actual = f64(block.state), f64(out)
-    starts, initial, slots = (array(t).tolist() for t in (block.query_start, block.initial_slots, block.slots))
-    written: set[int] = set()
-    for sequence, first in enumerate(initial):
-        rows = slice(starts[sequence], starts[sequence + 1])
-        if first == -1:
-            assert not actual[rows].any(), "rows of a padded sequence are zero"
-            continue
-        q, k, v, decay, beta = (f64(t)[rows] for t in (block.q, block.k, block.v, block.log_decay, block.beta))
-        expected, states = gdn.recurrence(q, k, v, decay, beta, before[first])
-        limits = tolerance.delta_rule(expected, states, before[first], v, q.shape[-1], target.arithmetic)
-        judge.assert_within(actual[rows], expected, limits[0], f"sequence {sequence} out")
-        for token, slot in enumerate(slots[rows]):
-            if slot >= 0:
-                written.add(slot)
-                # States are stored in fp32 whatever the activations.
-                limit = tolerance.Tolerance(limits[1].limit[token], limits[1].source)
-                judge.assert_within(after[slot], states[token], limit, f"sequence {sequence} state {token}")
-    untouched = [slot for slot in range(before.shape[0]) if slot not in written]
-    assert np.array_equal(after[untouched], before[untouched]), "a slot that nobody names changed"
 
 
 @pytest.mark.parametrize(
@@ -109,32 +26,32 @@ def _judge(target: Target, block: Block, kernel: Kernel) -> None:
 def test_recurrence_keeps_one_state_a_position(sm70: Target, heads: tuple[int, int], dims: tuple[int, int]) -> None:
     """Two sequences of 8 drafted positions in permuted slots, and a padded one between them."""
     slots = [9, 3, 12, 5, 0, 7, 1, 14, -1, -1, 2, -1, 4, 13, 6, 10, 8, 11]
-    _judge(sm70, _block(sm70, (8, 2, 8), [15, -1, 2], slots, heads=heads, dims=dims), ops_cuda.gdn_recurrent)
+    judge_block(sm70, block_of(sm70, (8, 2, 8), [15, -1, 2], slots, heads=heads, dims=dims), ops_cuda.gdn_recurrent)
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 130])
 def test_chunked_prefill(sm70: Target, length: int) -> None:
     """Chunks of 64 with a ragged end; only the last token's state is kept."""
-    _judge(sm70, _block(sm70, (length,), [1], [-1] * (length - 1) + [0]), ops_cuda.gdn_chunk)
+    judge_block(sm70, block_of(sm70, (length,), [1], [-1] * (length - 1) + [0]), ops_cuda.gdn_chunk)
 
 
 def test_chunked_prefill_of_several_sequences(sm70: Target) -> None:
     lengths = (70, 3, 64)
     slots = [slot for length, last in zip(lengths, (4, 5, 6), strict=True) for slot in [-1] * (length - 1) + [last]]
-    _judge(sm70, _block(sm70, lengths, [0, -1, 2], [*slots[:72], -1, *slots[73:]]), ops_cuda.gdn_chunk)
+    judge_block(sm70, block_of(sm70, lengths, [0, -1, 2], [*slots[:72], -1, *slots[73:]]), ops_cuda.gdn_chunk)
 
 
 @pytest.mark.parametrize("accepted", [1, 3, 8])
 def test_a_round_continues_from_the_accepted_position(sm70: Target, accepted: int) -> None:
     """Eight drafted tokens, then a round that starts from slot[accepted - 1]: the bits of never having drafted more."""
-    block = _block(sm70, (8,), [8], list(range(8)))
+    block = block_of(sm70, (8,), [8], list(range(8)))
     block.run(ops_cuda.gdn_recurrent, sm70.unwritten(*block.v.shape))
     following = replace(
         block, initial_slots=sm70.put(np.array([accepted - 1], dtype=np.int32)), slots=block.slots * 0 - 1
     )
     continued = array(following.run(ops_cuda.gdn_recurrent, sm70.unwritten(*block.v.shape)))
 
-    straight = _block(sm70, (8,), [8], list(range(8)))
+    straight = block_of(sm70, (8,), [8], list(range(8)))
     prefix = replace(
         straight,
         **{name: getattr(straight, name)[:accepted] for name in ("q", "k", "v", "log_decay", "beta")},
@@ -151,7 +68,7 @@ def test_a_round_continues_from_the_accepted_position(sm70: Target, accepted: in
 def test_six_launches(sm70: Target, kernel: Kernel) -> None:
     results = []
     for _ in range(6):
-        block = _block(sm70, (65,), [0], [-1] * 64 + [1])
+        block = block_of(sm70, (65,), [0], [-1] * 64 + [1])
         out = block.run(kernel, sm70.unwritten(*block.v.shape))
         results.append((array(out), array(block.state)))
     for launch, (outputs, states) in enumerate(results[1:], start=2):
@@ -237,7 +154,7 @@ def test_gated_norm_comes_before_the_gate(sm70: Target) -> None:
 
 @pytest.mark.parametrize(("slots", "said"), [([0, 99], "99"), ([0, -2], "-2")], ids=["beyond", "negative"])
 def test_a_slot_that_does_not_exist_is_reported(sm70: Target, slots: list[int], said: str) -> None:
-    block = _block(sm70, (2,), [0], [0, 1])
+    block = block_of(sm70, (2,), [0], [0, 1])
     block = replace(block, slots=sm70.put(np.array(slots, dtype=np.int32)))
     block.run(ops_cuda.gdn_recurrent, sm70.unwritten(*block.v.shape))
     with pytest.raises(ValueError, match=said):
