@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.gate import decide
+from harness.gate import decide, regressed
 from harness.history import History, build_history
 from harness.model import (
     CaseOutcome,
@@ -30,7 +30,6 @@ from harness.report import (
     render_text,
 )
 from harness.report.document import Bullets, Cell, CellKind, Figure, Table, Tone
-from harness.report.sections import changes
 from harness.report.sections.rows import LISTED
 from tests.report import fixtures
 from tests.report.fixtures import SCENARIOS, Scenario
@@ -129,14 +128,14 @@ def test_a_case_stands_under_regressions_exactly_when_the_gate_counts_it(
     row = CaseRow("kernels", "suites/x.py::test", outcome, base, head, "why")
     alone = Comparison("base", "head", "", "", (), fixtures.all_green().comparison.scopes, (row,), ())
     gate = decide(alone, Policy()).code is ExitCode.REGRESSION
-    assert changes.regressed(row) is gate
+    assert regressed(row) is gate
 
 
 @pytest.mark.parametrize("outcome", list(MetricOutcome))
 def test_a_metric_stands_under_regressions_exactly_when_the_gate_counts_it(outcome: MetricOutcome) -> None:
     row = MetricRow("kernels", "suites/x.py::test", "m", "metric", outcome, "B", base=1.0, head=2.0, reason="why")
     alone = Comparison("base", "head", "", "", (), fixtures.all_green().comparison.scopes, (), (row,))
-    assert changes.regressed(row) is (decide(alone, Policy()).code is ExitCode.REGRESSION)
+    assert regressed(row) is (decide(alone, Policy()).code is ExitCode.REGRESSION)
 
 
 def test_the_first_differing_token_is_told() -> None:
