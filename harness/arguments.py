@@ -23,6 +23,7 @@ the usual way:
   python -m harness compare BASE HEAD             any two bundles, runs or baselines
   python -m harness accept A B --reason '...'     move the baseline on purpose
   python -m harness history artifacts/bundles     what changed over many bundles
+  python -m harness nightly artifacts/bundles     what the latest nights agree in, and the issue about it
   python -m harness ab main HEAD                  is HEAD slower than main, or is it noise?
   python -m harness doctor                        what on this machine will spoil a measurement
   python -m harness lease run -- COMMAND          hold the GPUs, or the CPU, exclusively meanwhile
