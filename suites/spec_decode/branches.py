@@ -123,22 +123,21 @@ def _look(process: Callable[[Branch], OutcomeT], spans: Mapping[Key, _Span]) -> 
 def _pieces(
     answer: Callable[[int], Hashable], low: int, high: int, hints: Sequence[float]
 ) -> Iterator[tuple[int, int]]:
-    """Stretches of [low, high) with one answer each. Between two hints both ends and the middle are asked."""
+    """Stretches of [low, high) with one answer each. Between two hints both ends are asked."""
     edges = sorted({low, high, *(edge for hint in hints if low < (edge := round(hint * ONE)) < high)})
     start, current = low, answer(low)
     for left, right in itertools.pairwise(edges):
         near = min(_NEAR, (right - left) // 4)
         known = left if left == low else left + near
-        probes = (known, (left + right) // 2, right - 1 - near)
+        last = right - 1 - near
         if left != low and answer(known) != current:
             yield start, left
             start, current = left, answer(known)
-        for before, after in itertools.pairwise(probes):
-            at = before
-            while answer(after) != current:
-                edge = _first_other(answer, current, at, after)
-                yield start, edge
-                start, at, current = edge, edge, answer(edge)
+        at, ending = known, answer(last)
+        while ending != current:
+            edge = _first_other(answer, current, at, last)
+            yield start, edge
+            start, at, current = edge, edge, answer(edge)
     yield start, high
 
 

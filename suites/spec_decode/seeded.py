@@ -15,7 +15,7 @@ _WORD = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
-class _OneSeed:
+class OneSeed:
     """One row of the table, as `Noise`."""
 
     table: dict[tuple[int, Purpose], list[int]]
@@ -40,5 +40,5 @@ class SeededNumbers:
             for purpose in Purpose
         }
 
-    def __iter__(self) -> Iterator[_OneSeed]:
-        return (_OneSeed(self._table, row) for row in range(self._count))
+    def __iter__(self) -> Iterator[OneSeed]:
+        return (OneSeed(self._table, row) for row in range(self._count))

@@ -21,7 +21,7 @@ from engine.steps.records import PointLaw, Proposal, TokenLaw, Verification
 from engine.steps.reject import reject
 from suites.recording import Record
 from suites.spec_decode.branches import Branch, exact_law
-from suites.spec_decode.seeded import SeededNumbers
+from suites.spec_decode.seeded import OneSeed, SeededNumbers
 
 pytestmark = pytest.mark.group("conditional lookup")
 
@@ -75,15 +75,20 @@ def exact_first_token(draft_probs: Probs, target_probs: Probs, join: Callable[[P
 
 
 @functools.cache
+def seeded_draws() -> list[tuple[int, OneSeed]]:
+    """The drafted token of each seed, and its other numbers."""
+    draft_law = law((0.5, 0.5))
+    numbers = SeededNumbers(range(SEEDS), POSITION, 2)
+    return [(draft_law.draw(noise.bits(POSITION, Purpose.DRAFT)), noise) for noise in numbers]
+
+
+@functools.cache
 def frequency_of_a(join: Callable[[Proposal], Proposal]) -> float:
     """Share of the seeds whose round emits A first. The proposal behind each draw is made once: no number is in it."""
     draft_law, target_law = law((0.5, 0.5)), law((0.8, 0.2))
     verification = Verification(POSITION, (target_law, target_law))
     joined = [join(Proposal((token,), (draft_law,))) for token in (A, B)]
-    numbers = list(SeededNumbers(range(SEEDS), POSITION, 2))
-    drawn = [draft_law.draw(noise.bits(POSITION, Purpose.DRAFT)) for noise in numbers]
-    pairs = zip(drawn, numbers, strict=True)
-    return sum(reject(joined[token], verification, noise).emitted[0] == A for token, noise in pairs) / SEEDS
+    return sum(reject(joined[token], verification, noise).emitted[0] == A for token, noise in seeded_draws()) / SEEDS
 
 
 @pytest.mark.parametrize("seed", [0, 1, 99_999, 2**63 - 1])

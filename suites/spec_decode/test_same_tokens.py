@@ -68,7 +68,7 @@ def test_something_is_accepted_and_something_rejected(
     for draft in ("lookup", "dflash2", "dflash2+lookup"):
         llm = engine_of(hybrid, draft_tokens=7, **settings_of(draft, wide_draft))
         histogram = [0] * 8
-        for prompt in PROMPTS.values():
+        for prompt in (PROMPTS["periodic"], PROMPTS["cycle"]):
             for accepted, rounds in enumerate(llm.generate(prompt, greedy(32)).acceptance_histogram):
                 histogram[accepted] += rounds
         assert histogram[0] > 0
@@ -141,11 +141,11 @@ def exact_pairs(llm: LLM, prompt: Sequence[int], first: int, params: SamplingPar
 
 
 def test_the_sampled_law_is_the_targets(llama: Path, engine_of: EngineOf, record: Record) -> None:
-    """The two tokens behind the first, over 1,000 seeds, against their exact joint law by chi-square at 1e-6.
+    """The two tokens behind the first, over 600 seeds, against their exact joint law by chi-square at 1e-6.
 
     Four tokens are allowed and the prompt repeats three of them: the lookup drafts in every round, and often rightly.
     """
-    seeds, prompt = 1000, [40, 41, 42] * 6
+    seeds, prompt = 600, [40, 41, 42] * 6
     llm = engine_of(llama, draft="lookup", lookup_min=1, draft_tokens=3, max_sequences=50, max_model_len=64)
     rules = LogitsRules(allowed_ids=frozenset({40, 41, 42, 43}))
     params = [
