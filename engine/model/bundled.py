@@ -21,6 +21,17 @@ def quasar_tiny_draft_path() -> Path:
     return _part("draft")
 
 
+def model_path(given: Path | None) -> Path | None:
+    """What ``given`` means: the carried model where it is its name, otherwise the path that it is."""
+    return quasar_tiny_path() if given is not None and str(given) == QUASAR_TINY else given
+
+
+def draft_path(model: Path | None) -> Path | None:
+    """The draft that was made for ``model``: the carried one, for the carried model alone."""
+    is_carried = model is not None and model.resolve() == (_MODELS / QUASAR_TINY / "target").resolve()
+    return quasar_tiny_draft_path() if is_carried else None
+
+
 def _part(name: str) -> Path:
     folder = _MODELS / QUASAR_TINY / name
     if not (folder / "config.json").is_file():
