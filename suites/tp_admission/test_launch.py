@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from engine.__main__ import main
-from engine.errors import InputError, ModelFileError
-from engine.model.weights_gguf import default_model_path
+from engine.errors import InputError
 from engine.parallel.launch import END_SECONDS, HOST, RankFailed
 from engine.parallel.saved import rank_file, save_shards
 from suites.checkpoints.hybrid import CONFIG, config_with_heads, random_tensors, write_checkpoint
 from suites.recording import Record
 from suites.tp_admission import jobs
 from suites.tp_admission.on_ranks import on_ranks
+from suites.tp_admission.smollm2 import smollm2_path
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120.0  # torch is imported and a small model loaded, on a machine that may be busy
@@ -73,10 +73,7 @@ def test_another_world_size(
 @pytest.mark.parametrize("tp", ["2", "4"])
 def test_heads_that_tp_does_not_divide(tp: str, capfd: pytest.CaptureFixture[str], record: Record) -> None:
     record.group("bad input")
-    try:
-        model = default_model_path()
-    except ModelFileError as missing:
-        record.not_run(str(missing))
+    model = smollm2_path(record)
     line = _refusal(capfd, "--tp", tp, "--model", str(model))
     assert f"9 query heads over 3 KV heads at TP {tp}: {tp} does not divide 3" in line
     assert "--pad-heads (groups of zero heads up to 4, 33 % more attention)" in line

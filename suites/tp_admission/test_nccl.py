@@ -5,7 +5,6 @@ A case says NOT_RUN where the machine has fewer GPUs than it needs ranks. With o
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -18,8 +17,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import InputError, ModelFileError
-from engine.model.weights_gguf import default_model_path
+from engine.errors import InputError
 from engine.ops.functional import dense_logits
 from engine.parallel.launch import END_SECONDS, RankFailed
 from suites.checkpoints.hybrid import config_with_heads, random_tensors, write_checkpoint
@@ -29,6 +27,7 @@ from suites.oracles.judge import assert_bits_equal
 from suites.recording import Record
 from suites.tp_admission import jobs, nccl_jobs
 from suites.tp_admission.on_ranks import on_ranks
+from suites.tp_admission.smollm2 import smollm2_path
 from suites.tp_admission.test_models import PROMPT, SMOLLM2_PROMPT
 
 pytestmark = pytest.mark.group("nccl")
@@ -153,11 +152,7 @@ def test_graphs_with_collectives_change_no_token(size: int, hybrid: Path, record
 def test_smollm2_over_gpus_gives_the_tokens_of_one(size: int, record: Record) -> None:
     """Q4_1 and Q8_0 shares, heads padded where TP asks for it."""
     require_gpus(size, record)
-    model = os.environ.get("SM70_MODEL")
-    try:
-        path = Path(model) if model else default_model_path()
-    except ModelFileError as missing:
-        record.not_run(str(missing))
+    path = smollm2_path(record)
 
     def make(ranks: int) -> EngineConfig:
         return EngineConfig(model=path, tp=ranks, pad_heads=True, device="cuda", max_model_len=128, max_sequences=80)

@@ -6,20 +6,17 @@ on one set of GPUs, tied to the tokens.
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from engine.config import EngineConfig
-from engine.errors import ModelFileError
-from engine.model.weights_gguf import default_model_path
 from suites.recording import Record
 from suites.tp_admission import nccl_jobs
 from suites.tp_admission.nccl_jobs import TimedText
 from suites.tp_admission.on_ranks import on_ranks
+from suites.tp_admission.smollm2 import smollm2_path
 from suites.tp_admission.test_nccl import require_gpus
 
 # Texts whose every token leads by more than float16 may close, and that end by themselves.
@@ -32,11 +29,7 @@ RESAMPLES = 10_000
 def test_rounds_over_two_gpus_beside_one(record: Record) -> None:
     """Equal tokens, then times: the ratio of medians with its 95 % bootstrap interval."""
     require_gpus(2, record)
-    model = os.environ.get("SM70_MODEL")
-    try:
-        path = Path(model) if model else default_model_path()
-    except ModelFileError as missing:
-        record.not_run(str(missing))
+    path = smollm2_path(record)
     make = partial(EngineConfig, model=path, pad_heads=True, device="cuda", max_model_len=512, max_sequences=1)
     repeats: dict[int, list[list[TimedText]]] = {1: [], 2: []}
     for index in range(REPEATS):
