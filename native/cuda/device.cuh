@@ -70,10 +70,9 @@ __device__ inline uint4 load_or_zero(const uint4* from, bool wanted) {
 #ifdef SM70_EMULATED
   if (wanted) value = *from;
 #else
-  asm volatile(
-      "{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-      : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
-      : "l"(from), "r"(static_cast<uint32_t>(wanted)));
+  asm volatile("{ .reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+               : "+r"(value.x), "+r"(value.y), "+r"(value.z), "+r"(value.w)
+               : "l"(from), "r"(static_cast<uint32_t>(wanted)));
 #endif
   return value;
 }

@@ -24,7 +24,8 @@ struct E4M3 {
 
   // Sixteen codes to halves of 2^-8 of their values (exact), NaN codes to NaN.
   __device__ static void decode16_small(const uint4& codes, uint4& low, uint4& high) {
-    uint2 a = decode4_small(codes.x), b = decode4_small(codes.y), c = decode4_small(codes.z), d = decode4_small(codes.w);
+    uint2 a = decode4_small(codes.x), b = decode4_small(codes.y), c = decode4_small(codes.z),
+          d = decode4_small(codes.w);
     if (((all_ones(codes.x) | all_ones(codes.y) | all_ones(codes.z) | all_ones(codes.w)) & 0x80808080u) != 0) {
       mark_nans(a, codes.x);
       mark_nans(b, codes.y);

@@ -22,9 +22,9 @@ struct Item {
 
 __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// Keys of a partition: the least chunk, or what `partitions` of them need to cover the sequence, rounded up to a quarter
-// of its leading power of two. It depends on the length alone and seldom changes with it, so that a row decoded alone
-// and a row verified among others are cut at the same keys.
+// Keys of a partition: the least chunk, or what `partitions` of them need to cover the sequence, rounded up to a
+// quarter of its leading power of two. It depends on the length alone and seldom changes with it, so that a row decoded
+// alone and a row verified among others are cut at the same keys.
 __device__ inline int chunk_of(const PagedAttentionArgs& args, int length) {
   const int least = static_cast<int>(args.chunk);
   const int needed = ceil_div(length, static_cast<int>(args.partitions));
@@ -67,7 +67,9 @@ struct Lengths {
 class Items {
  public:
   __device__ Items(const PagedAttentionArgs& args, int rows_per_block)
-      : args_(args), rows_per_block_(rows_per_block), group_(static_cast<int>(args.query_heads) / static_cast<int>(args.kv_heads)) {}
+      : args_(args),
+        rows_per_block_(rows_per_block),
+        group_(static_cast<int>(args.query_heads) / static_cast<int>(args.kv_heads)) {}
 
   // Finds item `index`; the indices of successive calls must not fall.
   __device__ bool find(int index, Item& item) {
@@ -119,8 +121,8 @@ class Items {
 struct Mask {
   static constexpr int kFar = 1 << 30;  // as good as no limit
   int length;
-  int anchor;    // keys below it are always seen
-  int near;      // so are keys above position - near
+  int anchor;  // keys below it are always seen
+  int near;    // so are keys above position - near
   bool causal;
   int64_t left, right;  // -1: no limit
 

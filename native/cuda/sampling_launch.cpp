@@ -70,20 +70,22 @@ int shape_of(const SamplingArgs* args, int64_t bytes, int device, Error& error, 
 }
 
 int scan(const Shape& shape, const SamplingArgs* args, Where where, Error& error) {
-  return g_scan.launch(shape.grid(shape.blocks(g_scan, kScanThreads, 4)), {kScanThreads}, 0, where, error, shape.batch, args->workspace);
+  return g_scan.launch(shape.grid(shape.blocks(g_scan, kScanThreads, 4)), {kScanThreads}, 0, where, error, shape.batch,
+                       args->workspace);
 }
 
 int apply(const Shape& shape, const SamplingArgs* args, const RowWorkspace* workspace, Where where, Error& error) {
   const RowPlan* plan = args->plan;
-  return g_apply.launch(shape.grid(shape.blocks(g_apply, kScanThreads)), {kScanThreads}, 0, where, error, shape.batch, args->logits, plan,
-                        static_cast<float>(args->mask_value), workspace);
+  return g_apply.launch(shape.grid(shape.blocks(g_apply, kScanThreads)), {kScanThreads}, 0, where, error, shape.batch,
+                        args->logits, plan, static_cast<float>(args->mask_value), workspace);
 }
 
 int draw(const Shape& shape, const SamplingArgs* args, bool weigh, Where where, Error& error) {
   const RowPlan* plan = args->plan;
   const int64_t* tokens = weigh ? args->tokens : nullptr;
-  return g_draw.launch(shape.grid(shape.blocks(g_draw, kPlanThreads)), {kPlanThreads}, 0, where, error, shape.batch, args->workspace, plan,
-                       args->bits, args->excluded, args->out, tokens, reinterpret_cast<uint64_t*>(args->out));
+  return g_draw.launch(shape.grid(shape.blocks(g_draw, kPlanThreads)), {kPlanThreads}, 0, where, error, shape.batch,
+                       args->workspace, plan, args->bits, args->excluded, args->out, tokens,
+                       reinterpret_cast<uint64_t*>(args->out));
 }
 
 }  // namespace
@@ -98,8 +100,7 @@ SM70_EXPORT int sm70_sampling_plan_cuda(const sm70::SamplingArgs* args, int64_t 
   const Where where{device, stream};
   if (shape_of(args, args_bytes, device, error, shape) != 0 || scan(shape, args, where, error) != 0) return 1;
   const unsigned slices = shape.blocks(g_plan, kPlanThreads);
-  if (g_plan.launch(shape.grid(slices), {kPlanThreads}, 0, where, error, shape.batch, args->workspace,
-                    args->plan) != 0)
+  if (g_plan.launch(shape.grid(slices), {kPlanThreads}, 0, where, error, shape.batch, args->workspace, args->plan) != 0)
     return 1;
   if (g_finish.launch(shape.grid(shape.blocks(g_finish, kFinishThreads)), {kFinishThreads}, 0, where, error,
                       shape.batch, args->workspace, args->plan, static_cast<int32_t>(slices)) != 0)
@@ -145,6 +146,6 @@ SM70_EXPORT int sm70_sampling_masses_cuda(const sm70::SamplingArgs* args, int64_
   if (shape_of(args, args_bytes, device, error, shape) != 0 || scan(shape, args, where, error) != 0) return 1;
   const RowWorkspace* workspace = args->workspace;
   const RowPlan* plan = args->plan;
-  return g_masses.launch(shape.grid(shape.blocks(g_masses, kPlanThreads)), {kPlanThreads}, 0, where, error, shape.batch, workspace, plan,
-                         reinterpret_cast<uint64_t*>(args->out));
+  return g_masses.launch(shape.grid(shape.blocks(g_masses, kPlanThreads)), {kPlanThreads}, 0, where, error, shape.batch,
+                         workspace, plan, reinterpret_cast<uint64_t*>(args->out));
 }
