@@ -1,13 +1,13 @@
 """The arms and prompts as data: read, checked, frozen.
 
-Arms that want the same engine share a process: it is loaded once and generates for one arm after the other. A repeat of
-each of them is still a process of its own.
+Arms of one model share a process, which costs seconds to start: it makes one engine after the other, each for all the
+arms that want it. A repeat of each of them is still a process of its own.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -84,11 +84,19 @@ def engine_of(arm: Arm) -> tuple[Any, ...]:
 
 
 def groups(arms: Mapping[str, Arm]) -> tuple[tuple[str, ...], ...]:
-    """The arms by the engine they share, in the order in which they stand."""
-    found: dict[tuple[Any, ...], list[str]] = {}
+    """The arms that share a process, in the order in which they stand."""
+    found: dict[str, list[str]] = {}
     for name, arm in arms.items():
-        found.setdefault(engine_of(arm), []).append(name)
+        found.setdefault(arm.model, []).append(name)
     return tuple(map(tuple, found.values()))
+
+
+def by_engine(arms: Iterable[Arm]) -> list[list[Arm]]:
+    """The arms of one process by the engine they want, in the order in which each is first wanted."""
+    found: dict[tuple[Any, ...], list[Arm]] = {}
+    for arm in arms:
+        found.setdefault(engine_of(arm), []).append(arm)
+    return list(found.values())
 
 
 def load_prompts(name: str, path: Path = HERE / "prompts.toml") -> dict[str, str]:

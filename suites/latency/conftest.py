@@ -1,6 +1,6 @@
 """Repeats are measured once a session and shared by the cases that look at them.
 
-Arms of one engine share their processes: each repeat runs all of them, starting with another one each time, so that no
+Arms of one model share their processes: each repeat runs all of them, starting with another one each time, so that no
 arm always comes behind the same neighbour.
 """
 

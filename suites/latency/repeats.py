@@ -44,7 +44,7 @@ def run_worker(arguments: Sequence[str], environment: dict[str, str] | None = No
 
 
 def run_once(arms: Sequence[str]) -> dict[str, Repeat]:
-    """One repeat of arms that share an engine, by arm."""
+    """One repeat of arms that share a process, by arm."""
     return {answer["arm"]: _repeat(answer) for answer in run_worker(arms)}
 
 

@@ -1,12 +1,13 @@
-"""One repeat of arms that share an engine, in a process of its own: ``python -m suites.latency.worker ARM...``.
+"""One repeat of arms that share a model, in a process of its own: ``python -m suites.latency.worker ARM...``.
 
-Prints a JSON list, one object an arm. ``--list`` prints which arms there are and which share an engine, ``--fitness``
+Prints a JSON list, one object an arm. ``--list`` prints which arms there are and which share a process, ``--fitness``
 why this process would be unfit for timing; both load nothing. ``--gap`` explains why two sides took different tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import resource
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from suites import defects
 from suites.latency import delay, fitness
-from suites.latency.arms import ARMS_FILE, ENGINE_FIELDS, Arm, engine_of, groups, load_arms, load_prompts
+from suites.latency.arms import ARMS_FILE, ENGINE_FIELDS, Arm, by_engine, groups, load_arms, load_prompts
 
 if TYPE_CHECKING:
     from engine.llm import LLM
@@ -29,16 +30,21 @@ WARMING_TOKENS = 4  # the first touch of the weights is no part of a time to the
 
 
 def measure(arms: Sequence[Arm]) -> list[dict[str, Any]]:
-    """Load the engine, touch every weight once for each arm, generate the arm's prompts one after another."""
+    """Each engine in turn: load it, touch every weight once for each arm, generate the arm's prompts one by one."""
     from native import loader
 
-    llm = load(arms[0], max(arm.batch for arm in arms))
     percent = delay.asked_for(os.environ)
     if percent:
         delay.plant(percent)
-    measured = [(arm, _runs(llm, arm)) for arm in arms]
-    library = loader.library_path()
-    unfit = [*fitness.unfit_reasons(), *fitness.engine_reasons(llm), *fitness.library_reasons(library)]
+    measured: list[tuple[Arm, list[dict[str, Any]]]] = []
+    watched: list[str] = []
+    for wanted in by_engine(arms):
+        llm = load(wanted[0], max(arm.batch for arm in wanted))
+        measured += [(arm, _runs(llm, arm)) for arm in wanted]
+        watched += fitness.engine_reasons(llm)
+        del llm
+        gc.collect()  # the next engine shall not find this one's memory in use
+    unfit = [*fitness.unfit_reasons(), *dict.fromkeys(watched), *fitness.library_reasons(loader.library_path())]
     if delay.VARIABLE in os.environ:
         unfit.append(f"planted delay: {percent:g} % of each round")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -115,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("arms", nargs="*", metavar="ARM", help="which arms to run once; --list names them")
     parser.add_argument("--arms-file", type=Path, default=ARMS_FILE, help="where the arms are defined")
     parser.add_argument("--fitness", action="store_true", help="print the reasons against timing this process, as JSON")
-    parser.add_argument("--list", action="store_true", help="print the arms and which of them share an engine, as JSON")
+    parser.add_argument("--list", action="store_true", help="print the arms and which of them share a process, as JSON")
     parser.add_argument("--gap", metavar="JSON", help="prompt, emitted ids and candidates: print their logits, as JSON")
     options = parser.parse_args(argv)
     arms = load_arms(options.arms_file)
@@ -133,8 +139,8 @@ def main(argv: list[str] | None = None) -> int:
         known = f"choose from {', '.join(arms)}"
         parser.error(f"invalid choice: {unknown[0]!r}; {known}" if unknown else f"name an arm: {known}")
     chosen = [arms[name] for name in options.arms]
-    if len({engine_of(arm) for arm in chosen}) > 1:
-        parser.error(f"{', '.join(options.arms)} want different engines; --list says which arms share one")
+    if len({arm.model for arm in chosen}) > 1:
+        parser.error(f"{', '.join(options.arms)} want different models; --list says which arms share a process")
     if options.gap:
         print(json.dumps(gap(chosen[0], **json.loads(options.gap))))
         return 0

@@ -10,7 +10,7 @@ import pytest
 
 from suites.latency import bench_llama_cpp as bench
 from suites.latency import delay
-from suites.latency.arms import ARMS_FILE, engine_of, groups, load_arms, load_prompts
+from suites.latency.arms import ARMS_FILE, by_engine, groups, load_arms, load_prompts
 from suites.latency.repeats import run_worker
 
 
@@ -18,7 +18,7 @@ def test_arms_take_defaults_and_override_them() -> None:
     arms = load_arms()
     assert arms["greedy-plain"].draft == "none"
     assert arms["greedy-lookup"].draft == "lookup"
-    assert {arm.prompts for arm in arms.values()} == {"short_chat"}
+    assert {arm.prompts for arm in arms.values() if not arm.model} == {"short_chat"}
     assert len(load_prompts("short_chat")) == 3
 
 
@@ -35,12 +35,13 @@ def test_an_unknown_prompt_set_is_an_error() -> None:
         load_prompts("long")
 
 
-def test_arms_that_want_one_engine_share_a_process() -> None:
+def test_arms_of_one_model_share_a_process_and_those_alike_an_engine() -> None:
     arms = load_arms()
     shared = groups(arms)
     assert sorted(arm for group in shared for arm in group) == sorted(arms)
-    assert ("greedy-plain", "sampled-plain", "greedy-batch") in shared
-    assert all(len({engine_of(arms[name]) for name in group}) == 1 for group in shared)
+    assert all(len({arms[name].model for name in group}) == 1 for group in shared)
+    engines = [[arm.name for arm in alike] for alike in by_engine(arms[name] for name in shared[0])]
+    assert engines == [["greedy-plain", "sampled-plain", "greedy-batch"], ["greedy-lookup", "sampled-lookup"]]
 
 
 def test_a_control_must_be_an_arm(tmp_path: Path) -> None:
@@ -52,8 +53,8 @@ def test_a_control_must_be_an_arm(tmp_path: Path) -> None:
 
 def test_a_worker_lists_its_arms_without_loading_anything() -> None:
     assert run_worker(["--list"])["groups"] == [list(group) for group in groups(load_arms())]
-    with pytest.raises(AssertionError, match="greedy-plain, greedy-lookup want different engines"):
-        run_worker(["greedy-plain", "greedy-lookup"])
+    with pytest.raises(AssertionError, match="greedy-plain, quasar-plain want different models"):
+        run_worker(["greedy-plain", "quasar-plain"])
 
 
 @pytest.mark.parametrize("text", ["-1", "101", "three", "nan"])
