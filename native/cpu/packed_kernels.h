@@ -20,26 +20,27 @@ constexpr int64_t kPackedLanes = 32;
 constexpr int64_t kPackedTileBytes = 512;
 
 // Pairs of 16-bit codes of sixteen lanes of a tile: pair p of lane l holds inputs 2p and 2p + 1.
-using TileWords = uint32_t[16][16];
+using TilePairs = I[16];
 
-// meaning[nibble] is the code's 16-bit integer.
-inline void unpack_lanes(const uint8_t* lanes, const uint16_t* meaning, TileWords& words) {
-  for (int lane = 0; lane < 16; ++lane)
-    for (int word = 0; word < 4; ++word) {
-      uint32_t codes;
-      __builtin_memcpy(&codes, lanes + 16 * lane + 4 * word, 4);
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t low = meaning[codes >> (4 * i) & 15], high = meaning[codes >> (4 * i + 16) & 15];
-        words[4 * word + i][lane] = low | high << 16;
-      }
-    }
+// Nibbles i and i + 4 of a word are a pair already, once they stand alone in their halves.
+template <class Format>
+inline void unpack_lanes(const uint8_t* lanes, TilePairs& pairs) {
+  const I nibble = set_word(0x000F000Fu);
+  I words[4];
+  load_lane_words(lanes, words);
+  for (int word = 0; word < 4; ++word) {
+    pairs[4 * word] = Format::integers(bit_and(words[word], nibble));
+    pairs[4 * word + 1] = Format::integers(bit_and(right16<4>(words[word]), nibble));
+    pairs[4 * word + 2] = Format::integers(bit_and(right16<8>(words[word]), nibble));
+    pairs[4 * word + 3] = Format::integers(right16<12>(words[word]));
+  }
 }
 
 template <int kPairs>
-inline I dot_codes(const uint32_t (*words)[16], const int16_t* x) {
+inline I dot_codes(const I* pairs, const int16_t* x) {
   I total = no_words();
-  for (int pair = 0; pair < kPairs; ++pair)
-    add_dot_pairs(&total, load_words(words[pair]), set_word(pair_at(x + 2 * pair)));
+#pragma GCC unroll 16
+  for (int pair = 0; pair < kPairs; ++pair) add_dot_pairs(&total, pairs[pair], set_word(pair_at(x + 2 * pair)));
   return total;
 }
 
@@ -48,27 +49,30 @@ inline int64_t column_of(int lane, int64_t half) { return 8 * (lane >> 2) + (lan
 
 // Code minus zero times scale, a (scale, zero) pair of halves for each column and group of `group` inputs.
 struct Int4 {
-  static inline const uint16_t* meaning() {
-    static const uint16_t kCodes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return kCodes;
-  }
+  struct Steps {
+    F scale, zero;
+  };
 
-  static inline F add_chunk(const PackedWeight& w, int64_t tile, int64_t chunk, int64_t half, const TileWords& words,
-                            const FixedPoint& x, int64_t row, F total) {
+  static inline I integers(I nibbles) { return nibbles; }
+
+  static inline Steps steps(const PackedWeight& w, int64_t tile, int64_t chunk, int64_t half) {
     const uint16_t* params =
         static_cast<const uint16_t*>(w.params) + (tile * (w.k / w.group) + chunk * kGroup / w.group) * kPackedLanes * 2;
-    uint16_t scales[16];
-    float zeros[16];
+    uint16_t scales[16], zeros[16];
     for (int lane = 0; lane < 16; ++lane) {
       scales[lane] = params[2 * column_of(lane, half)];
-      zeros[lane] = half_to_float(params[2 * column_of(lane, half) + 1]);
+      zeros[lane] = params[2 * column_of(lane, half) + 1];
     }
+    return {load_halves(scales), load_halves(zeros)};
+  }
+
+  static inline F add_chunk(const Steps& steps, const TilePairs& pairs, const FixedPoint& x, int64_t row, int64_t chunk,
+                            F total) {
     const int64_t at = row * x.groups + chunk;
-    const I codes = dot_codes<16>(words, x.codes + row * x.k + chunk * kGroup);
+    const I codes = dot_codes<16>(pairs, x.codes + row * x.k + chunk * kGroup);
     // Both integers are below 2^24, so are their products with zeros up to 15 and the difference: all exact.
-    const F zero_part = mul(load(zeros), set(static_cast<float>(x.code_sums[at])));
-    const F dot = sub(to_float(codes), zero_part);
-    return fma(load_halves(scales), mul(dot, set(x.scales[at])), total);
+    const F zero_part = mul(steps.zero, set(static_cast<float>(x.code_sums[at])));
+    return fma(steps.scale, mul(sub(to_float(codes), zero_part), set(x.scales[at])), total);
   }
 
   static inline F finish(const PackedWeight&, F total) { return total; }
@@ -76,21 +80,31 @@ struct Int4 {
 
 // E2M1 times an E4M3 scale for each column and 16 inputs times one global scale. Codes are twice E2M1: integers.
 struct Nvfp4 {
-  static inline const uint16_t* meaning() {
-    static const uint16_t kTwice[16] = {0,      1,      2,      3,      4,      6,      8,      12,
-                                        0x0000, 0xFFFF, 0xFFFE, 0xFFFD, 0xFFFC, 0xFFFA, 0xFFF8, 0xFFF4};
-    return kTwice;
+  struct Steps {
+    F scale[2];
+  };
+
+  static inline I integers(I nibbles) {
+    static constexpr int8_t kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    return look_up(kTwice, nibbles);
   }
 
-  static inline F add_chunk(const PackedWeight& w, int64_t tile, int64_t chunk, int64_t half, const TileWords& words,
-                            const FixedPoint& x, int64_t row, F total) {
+  static inline Steps steps(const PackedWeight& w, int64_t tile, int64_t chunk, int64_t half) {
     const uint8_t* scales = static_cast<const uint8_t*>(w.params) + (tile * (w.k / kGroup) + chunk) * kPackedLanes * 2;
+    uint8_t codes[2][16];
+    for (int lane = 0; lane < 16; ++lane) {
+      codes[0][lane] = scales[2 * column_of(lane, half)];
+      codes[1][lane] = scales[2 * column_of(lane, half) + 1];
+    }
+    return {{load_fp8(kKvE4M3, codes[0]), load_fp8(kKvE4M3, codes[1])}};
+  }
+
+  static inline F add_chunk(const Steps& steps, const TilePairs& pairs, const FixedPoint& x, int64_t row, int64_t chunk,
+                            F total) {
     const F step = set(x.scales[row * x.groups + chunk]);
     for (int block = 0; block < 2; ++block) {
-      uint8_t codes[16];
-      for (int lane = 0; lane < 16; ++lane) codes[lane] = scales[2 * column_of(lane, half) + block];
-      const I dot = dot_codes<8>(words + 8 * block, x.codes + row * x.k + chunk * kGroup + 16 * block);
-      total = fma(load_fp8(kKvE4M3, codes), mul(to_float(dot), step), total);
+      const I dot = dot_codes<8>(pairs + 8 * block, x.codes + row * x.k + chunk * kGroup + 16 * block);
+      total = fma(steps.scale[block], mul(to_float(dot), step), total);
     }
     return total;
   }
@@ -110,10 +124,11 @@ void packed_tile(const PackedWeight& w, int64_t tile, const FixedPoint& x, int64
       F totals[kRows];
       for (int64_t r = 0; r < here; ++r) totals[r] = zero();
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        TileWords words;
-        unpack_lanes(w.codes + (tile * chunks + chunk) * kPackedTileBytes + 256 * half, Format::meaning(), words);
+        TilePairs pairs;
+        unpack_lanes<Format>(w.codes + (tile * chunks + chunk) * kPackedTileBytes + 256 * half, pairs);
+        const typename Format::Steps steps = Format::steps(w, tile, chunk, half);
         for (int64_t r = 0; r < here; ++r)
-          totals[r] = Format::add_chunk(w, tile, chunk, half, words, x, first_row + m + r, totals[r]);
+          totals[r] = Format::add_chunk(steps, pairs, x, first_row + m + r, chunk, totals[r]);
       }
       for (int64_t r = 0; r < here; ++r) {
         float lanes[16];

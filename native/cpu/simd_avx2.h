@@ -69,6 +69,16 @@ inline void add_dot_pairs(I* total, I x, I y) {
   // Opaque to the compiler, which otherwise turns a chain of integer sums into a tree that spills every product.
   asm("" : "+x"(total->a), "+x"(total->b));
 }
+inline void load_lane_words(const uint8_t* lanes, I (&words)[4]) {
+  lane_words_8(lanes, &words[0].a, &words[1].a, &words[2].a, &words[3].a);
+  lane_words_8(lanes + 128, &words[0].b, &words[1].b, &words[2].b, &words[3].b);
+}
+inline I look_up(const int8_t (&table)[16], I x) {
+  const __m256i all = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  // Looked up in the upper bytes, then moved down with their sign.
+  return {_mm256_srai_epi16(_mm256_shuffle_epi8(all, _mm256_slli_epi16(x.a, 8)), 8),
+          _mm256_srai_epi16(_mm256_shuffle_epi8(all, _mm256_slli_epi16(x.b, 8)), 8)};
+}
 template <int kBits>
 inline I right16(I x) {
   return {_mm256_srli_epi16(x.a, kBits), _mm256_srli_epi16(x.b, kBits)};

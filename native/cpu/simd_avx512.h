@@ -53,6 +53,18 @@ inline void add_dot_pairs(I* total, I x, I y) {
   // Opaque to the compiler, which otherwise turns a chain of integer sums into a tree that spills every product.
   asm("" : "+v"(total->a));
 }
+inline void load_lane_words(const uint8_t* lanes, I (&words)[4]) {
+  __m256i low[4], high[4];
+  lane_words_8(lanes, &low[0], &low[1], &low[2], &low[3]);
+  lane_words_8(lanes + 128, &high[0], &high[1], &high[2], &high[3]);
+  for (int word = 0; word < 4; ++word)
+    words[word].a = _mm512_inserti64x4(_mm512_castsi256_si512(low[word]), high[word], 1);
+}
+inline I look_up(const int8_t (&table)[16], I x) {
+  const __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  // Looked up in the upper bytes, then moved down with their sign.
+  return {_mm512_srai_epi16(_mm512_shuffle_epi8(all, _mm512_slli_epi16(x.a, 8)), 8)};
+}
 template <int kBits>
 inline I right16(I x) {
   return {_mm512_srli_epi16(x.a, kBits)};

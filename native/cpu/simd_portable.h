@@ -108,6 +108,16 @@ inline void add_dot_pairs(I* total, I x, I y) {
   SM70_EACH_LANE total->v[i] += static_cast<int16_t>(x.v[i]) * static_cast<int16_t>(y.v[i]) +
                                 static_cast<int16_t>(x.v[i] >> 16) * static_cast<int16_t>(y.v[i] >> 16);
 }
+// words[w] holds word w of each of sixteen lanes of four words.
+inline void load_lane_words(const uint8_t* lanes, I (&words)[4]) {
+  for (int word = 0; word < 4; ++word) SM70_EACH_LANE __builtin_memcpy(&words[word].v[i], lanes + 16 * i + 4 * word, 4);
+}
+// The table's entry for both 16-bit halves of each word, 0 to 15, as signed 16-bit integers.
+inline I look_up(const int8_t (&table)[16], I x) {
+  SM70_EACH_LANE x.v[i] =
+      (table[x.v[i] & 15] & 0xFFFF) | static_cast<int32_t>(static_cast<uint32_t>(table[x.v[i] >> 16 & 15]) << 16);
+  return x;
+}
 // Both 16-bit halves of each word moved right, zeros coming in.
 template <int kBits>
 inline I right16(I x) {

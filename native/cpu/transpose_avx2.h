@@ -1,8 +1,10 @@
-// An 8 x 8 transposition in registers; shared by the AVX2 and AVX-512 headers.
+// Transpositions in registers; shared by the AVX2 and AVX-512 headers.
 #ifndef SM70_CPU_TRANSPOSE_AVX2_H_
 #define SM70_CPU_TRANSPOSE_AVX2_H_
 
 #include <immintrin.h>
+
+#include <cstdint>
 
 namespace sm70 {
 namespace {
@@ -33,6 +35,22 @@ inline void transpose_rows(const float* const* rows, int64_t columns, float* to)
     transpose_8x8(rows, c, to + c * 16);
     transpose_8x8(rows + 8, c, to + c * 16 + 8);
   }
+}
+
+// Words 0 to 3 of eight lanes of four words, each in a register of its own.
+inline void lane_words_8(const uint8_t* lanes, __m256i* first, __m256i* second, __m256i* third, __m256i* fourth) {
+  __m256i rows[4];  // lane i and lane i + 4
+  for (int i = 0; i < 4; ++i) {
+    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes + 16 * i));
+    const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes + 16 * (i + 4)));
+    rows[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+  }
+  const __m256i a = _mm256_unpacklo_epi32(rows[0], rows[1]), b = _mm256_unpackhi_epi32(rows[0], rows[1]);
+  const __m256i c = _mm256_unpacklo_epi32(rows[2], rows[3]), d = _mm256_unpackhi_epi32(rows[2], rows[3]);
+  *first = _mm256_unpacklo_epi64(a, c);
+  *second = _mm256_unpackhi_epi64(a, c);
+  *third = _mm256_unpacklo_epi64(b, d);
+  *fourth = _mm256_unpackhi_epi64(b, d);
 }
 
 }  // namespace
