@@ -12,6 +12,7 @@ import pytest
 
 from engine.diagnostics.ledger import LedgerEntry, LedgerReport, VerifierLedger, independent, summarise
 from engine.llm import LLM
+from engine.parallel.rank import current_rank
 from engine.request import SamplingParams
 from engine.run import Round
 from engine.sampling.random import Purpose
@@ -181,6 +182,21 @@ def test_replicas_of_a_round_are_one_sample(ranks: int) -> None:
     rounds = [entry(position) for position in range(60)]
     report = summarise(independent(rounds * ranks))
     assert (report.rounds, report.dense_decisions, report.sparse_rows) == (60, 60, 120)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_rank_is_named_by_its_group_not_by_a_stale_environment(rank: int) -> None:
+    """Four workers that all believed to be rank 0 once wrote 240 files of 60 rounds."""
+    assert current_rank(rank, {"RANK": "0", "LOCAL_RANK": "0"}) == rank
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank"),
+    [({}, 0), ({"LOCAL_RANK": "2"}, 2), ({"RANK": "3", "LOCAL_RANK": "1"}, 3)],
+    ids=["nothing-set", "local-rank", "rank-wins"],
+)
+def test_the_environment_counts_where_there_is_no_group(environment: dict[str, str], rank: int) -> None:
+    assert current_rank(None, environment) == rank
 
 
 def test_ranks_that_decided_differently_are_an_error() -> None:
