@@ -9,9 +9,9 @@ from typing import Protocol
 from engine.model.tokenizer import TextStream
 from engine.request import Request
 from engine.result import GenerationResult, Recorder, StepTimes, TokenReport
-from engine.sampling.random import Purpose, random_bits
+from engine.sampling.random import Purpose, random_bits, unit_interval
 from engine.state.sequence import SequenceState
-from engine.steps.records import Acceptance, Committed, Fault, Proposal, Verification, unit_interval
+from engine.steps.records import Acceptance, Committed, Fault, Proposal, Verification
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Checkpoint:
         return name in self._home
 
     def take(self, name: str, *shape: int) -> torch.Tensor:
-        """One tensor of exactly ``shape`` as float32. E4M3 rows come with a power of two each, ``name_scale`` [n, 1]."""
+        """One tensor of exactly ``shape`` as float32. E4M3 rows have a power of two each, in ``NAME_scale`` [n, 1]."""
         return self._stored(name, shape).float()
 
     def take_table(self, name: str, *shape: int) -> torch.Tensor:
@@ -85,13 +85,13 @@ class Checkpoint:
 
     def _stored(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         if f"{name}_scale" not in self:
-            return self._take(name, shape, _FLOATS)
+            return self._finite(name, self._take(name, shape, _FLOATS))
         codes = self._take(name, shape, (torch.float8_e4m3fn,))
         # Four significant bits times a power of two: float16 holds the product exactly.
         scale = self._take(f"{name}_scale", (shape[0], 1), (torch.float32,))
         if not bool((torch.frexp(scale).mantissa == 0.5).all()):
             raise ModelFileError(f"{self._folder}: {name}_scale holds {scale.flatten()[0]}; allowed: powers of two")
-        return (codes.float() * scale).half()
+        return self._finite(name, (codes.float() * scale).half())
 
     def take_matrix(self, name: str, n: int, k: int) -> torch.Tensor | Nvfp4Matrix:
         """A projection [n, k]: NVFP4 where block scales lie beside it (see `engine.model.nvfp4`), otherwise float32."""
@@ -101,7 +101,15 @@ class Checkpoint:
             raise ModelFileError(f"{self._folder}: {name} has {k} inputs; NVFP4 needs a multiple of {BLOCK}")
         codes = self._take(name, (n, k // 2), (torch.uint8,))
         scales = self._take(f"{name}_scale", (n, k // BLOCK), (torch.float8_e4m3fn,))
-        return Nvfp4Matrix(codes, scales, float(self._take(f"{name}_scale_2", (), (torch.float32,))))
+        self._finite(f"{name}_scale", scales.float())
+        overall = self._take(f"{name}_scale_2", (), (torch.float32,))
+        return Nvfp4Matrix(codes, scales, float(self._finite(f"{name}_scale_2", overall)))
+
+    def _finite(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """``values``, unless one is NaN or infinite: an attention that masks it would hide it for a while."""
+        if not bool(torch.isfinite(values).all()):
+            raise ModelFileError(f"{self._home[name]}: {name} holds NaN or infinity; fetch or export it again")
+        return values
 
     def _take(self, name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> torch.Tensor:
         if name not in self._home:

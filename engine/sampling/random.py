@@ -56,7 +56,17 @@ def random_bits(seed: int, position: int, purpose: Purpose, index: int = 0) -> i
 
 def uniform(seed: int, position: int, purpose: Purpose, index: int = 0) -> float:
     """A number in the open interval (0, 1): never 0, never 1, so that `u < probability` is right at both ends."""
-    return ((random_bits(seed, position, purpose, index) >> (64 - UNIFORM_BITS)) + 0.5) * 2.0**-UNIFORM_BITS
+    return unit_interval(random_bits(seed, position, purpose, index))
+
+
+def unit_interval(bits: int) -> float:
+    """64 random bits as a number in (0, 1), never 0 and never 1."""
+    return ((bits >> (64 - UNIFORM_BITS)) + 0.5) * 2.0**-UNIFORM_BITS
+
+
+def int64_pattern(bits: int) -> int:
+    """64 bits as the int64 of the same pattern: what a tensor of random bits holds."""
+    return bits - (1 << 64) if bits >> 63 else bits
 
 
 def random_bits_tensor(
@@ -64,8 +74,7 @@ def random_bits_tensor(
 ) -> Tensor:
     """`random_bits` of each row as int64 [B] bit patterns, for `engine.ops.sampling.sampling_draw`."""
     bits = [random_bits(seed, position, purpose) for seed, position in zip(seeds, positions, strict=True)]
-    signed = [value - (1 << 64) if value >> 63 else value for value in bits]
-    return torch.tensor(signed, dtype=torch.int64, device=device)
+    return torch.tensor(list(map(int64_pattern, bits)), dtype=torch.int64, device=device)
 
 
 def random_bits_row(seed: int, position: int, purpose: Purpose, count: int) -> Tensor:

@@ -19,6 +19,7 @@ from engine.request import SamplingParams
 from engine.sampling.cutoffs import RowSettings, plan_cutoffs, row_faults
 from engine.sampling.distributions import target_probs, token_weights
 from engine.sampling.processors import NO_HISTORY, RowHistory, min_p_inplace, process_inplace
+from engine.sampling.random import int64_pattern
 from engine.sampling.rules import NO_RULES
 from engine.sampling.sampler import greedy
 from engine.state.sequence import SequenceState
@@ -51,7 +52,7 @@ class LogitsLaw:
     def draw(self, random_bits: int) -> int:
         """See `TargetLaw`."""
         device = self.logits.device
-        bits = torch.from_numpy(np.array([random_bits], dtype=np.uint64).view(np.int64)).to(device)
+        bits = torch.tensor([int64_pattern(random_bits)], device=device)
         excluded = torch.tensor([self.excluded], device=device)
         drawn = int(ops.sampling_draw(self.logits, self.plan, bits, self.temperature, excluded=excluded))
         # Nothing is left without the excluded token: it had all the mass, and only rounding can have rejected it.

@@ -18,7 +18,7 @@ from engine.ops.placement import fault_record, raise_on_fault, upload_no_sync
 from engine.request import SamplingParams
 from engine.sampling.cutoffs import RowSettings, plan_faults
 from engine.sampling.distributions import TokenWeight
-from engine.sampling.random import Purpose
+from engine.sampling.random import Purpose, int64_pattern
 from engine.sampling.rules import NO_RULES
 from engine.steps.laws import LogitsLaw
 from engine.steps.records import DraftLaw, Fault, Noise, PointLaw, TargetLaw, Verification
@@ -125,8 +125,8 @@ class ReadAhead:
             [1.0 if one.greedy else one.top_p for one in params],
             device=device,
         )
-        columns = [list(map(_signed, self._target_bits)), list(map(_signed, self._recover_bits)), self._drafts]
-        self._sent = upload_no_sync(columns, torch.int64, device)
+        drawn = (list(map(int64_pattern, bits)) for bits in (self._target_bits, self._recover_bits))
+        self._sent = upload_no_sync([*drawn, self._drafts], torch.int64, device)
 
     def read(self, logits: torch.Tensor) -> list[Verification | Fault]:
         """The law of each row of ``logits`` f32 [rows, V], or why a request has none; one read, which waits.
@@ -182,8 +182,3 @@ class ReadAhead:
             # Nothing is left without the draft: it had all the mass, and only rounding can have rejected it.
             recovered=draft if recovered == _NO_TOKEN else recovered,
         )
-
-
-def _signed(bits: int) -> int:
-    """64 bits as the int64 of the same pattern."""
-    return bits - (1 << 64) if bits >> 63 else bits

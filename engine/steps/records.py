@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from engine.sampling.random import Purpose
+from engine.sampling.random import unit_interval as unit_interval
 
 _EPSILON = float(np.finfo(np.float64).eps)
 
@@ -198,8 +199,3 @@ class Committed:
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
-
-
-def unit_interval(random_bits: int) -> float:
-    """64 random bits as a number in (0, 1), never 0 and never 1; the mapping of `engine.sampling.random.uniform`."""
-    return ((random_bits >> 12) + 0.5) * 2.0**-52
