@@ -163,7 +163,7 @@ def test_dense_and_sparse_emit_the_same_tokens(
         settings |= {"draft_model": draft_model, "fusion_weak": 2, "fusion_strong": 4, "fusion_agree": 1}
     dense, sparse = (engine_of(hybrid, rejection=form, **settings) for form in ("dense", "sparse"))
     params = [
-        SamplingParams(max_tokens=24, temperature=temperature, top_k=k, top_p=p, seed=seed, stop_token_ids=())
+        SamplingParams(max_tokens=16, temperature=temperature, top_k=k, top_p=p, seed=seed, stop_token_ids=())
         for seed, (k, p) in enumerate([(20, 0.95), (64, 1.0), (1, 1.0), (80, 0.5)])
     ]
     one, other = (llm.generate_batch([PROMPT] * len(params), params) for llm in (dense, sparse))
