@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any, get_args
 
-from engine.config import DraftKind, EnvironmentDefaults, Rejection
+from engine.config import DraftKind, EngineConfig, EnvironmentDefaults, LawForm
 from engine.errors import InputError
 from engine.request import SamplingParams
 from engine.sampling.rules import LogitsRules
+
+_DEFAULTS = EngineConfig()
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -42,30 +44,38 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
     speculation.add_argument(
         "--draft",
         choices=get_args(DraftKind),
-        default="none",
+        default=_DEFAULTS.draft,
         help="lookup drafts from the request's own text, dflash2 with a draft model, dflash2+lookup with both "
-        "(default: none)",
+        f"(default: {_DEFAULTS.draft})",
     )
     speculation.add_argument(
-        "--draft-model", type=Path, metavar="DIR", help="the folder of a DFlash2 checkpoint made for the model"
+        "--draft-model",
+        type=Path,
+        metavar="DIR",
+        help="the folder of a DFlash2 checkpoint made for the model; quasar-tiny has its own",
     )
     speculation.add_argument(
-        "--draft-tokens", type=int, default=7, metavar="K", help="tokens drafted a round at most (default 7)"
+        "--draft-tokens",
+        type=int,
+        default=_DEFAULTS.draft_tokens,
+        metavar="K",
+        help=f"tokens drafted a round at most (default {_DEFAULTS.draft_tokens})",
     )
     for name, default, what in (
-        ("weak", 6, "match length that may replace drafts which agree with it"),
-        ("strong", 6, "match length that replaces drafts by itself"),
-        ("agree", 0, "drafted tokens that must agree with a weak match"),
-        ("tail", 4, "match length that may continue a drafted block"),
+        ("weak", _DEFAULTS.fusion_weak, "match length that may replace drafts which agree with it"),
+        ("strong", _DEFAULTS.fusion_strong, "match length that replaces drafts by itself"),
+        ("agree", _DEFAULTS.fusion_agree, "drafted tokens that must agree with a weak match"),
+        ("tail", _DEFAULTS.fusion_tail, "match length that may continue a drafted block"),
     ):
         speculation.add_argument(
             f"--fusion-{name}", type=int, default=default, metavar="N", help=f"{what} (default {default})"
         )
     speculation.add_argument(
         "--rejection",
-        choices=get_args(Rejection),
-        default="dense",
-        help="judge drafts on whole rows, or on the few tokens that top-k can keep; same tokens (default: dense)",
+        choices=get_args(LawForm),
+        default=_DEFAULTS.rejection,
+        help="judge drafts on whole rows, or on the few tokens that top-k can keep; same tokens "
+        f"(default: {_DEFAULTS.rejection})",
     )
 
 

@@ -13,7 +13,7 @@ from engine.errors import InputError
 from engine.routing import DEFAULT_OVERRIDES, Overrides
 
 DraftKind = Literal["none", "lookup", "dflash2", "dflash2+lookup"]
-Rejection = Literal["dense", "sparse"]
+LawForm = Literal["dense", "sparse"]
 KvCacheDtype = Literal["auto", "float32", "float16", "fp8_e4m3", "fp8_e5m2"]
 
 MODEL_VARIABLE = "SM70_MODEL"
@@ -56,7 +56,7 @@ class EngineConfig:
     fusion_strong: int = 6
     fusion_agree: int = 0
     fusion_tail: int = 4
-    rejection: Rejection = "dense"
+    rejection: LawForm = "dense"
     context_pipeline: bool = False
     context_kv_graph: bool = False
     threads: int = 0
@@ -76,7 +76,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         _one_of("draft", self.draft, get_args(DraftKind))
-        _one_of("rejection", self.rejection, get_args(Rejection))
+        _one_of("rejection", self.rejection, get_args(LawForm))
         _one_of("kv-cache-dtype", self.kv_cache_dtype, get_args(KvCacheDtype))
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise InputError(f"device is {self.device!r}; allowed: cpu, cuda, cuda:N")

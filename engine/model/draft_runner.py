@@ -156,12 +156,8 @@ class DraftRunner:
 def _run(graphs: ForwardGraphs | None, shape: Hashable, forward: Callable[[], object]) -> None:
     """``forward`` as it is, or from its graph at the second sight of its shape."""
     if graphs is not None and graphs.knows(shape):
-        graphs.run(shape, lambda: _discard(forward()))
+        graphs.run(shape, forward)
         return
     forward()
     if graphs is not None:
         graphs.note(shape)
-
-
-def _discard(_result: object) -> None:
-    """Graphs capture what is done, not what is returned."""

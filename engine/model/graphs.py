@@ -29,7 +29,7 @@ class ForwardGraphs:
         """Whether `run` will capture or replay this shape."""
         return shape in self._graphs
 
-    def run(self, shape: Hashable, forward: Callable[[], None]) -> bool:
+    def run(self, shape: Hashable, forward: Callable[[], object]) -> bool:
         """``forward`` from its graph; captures it first where the shape was only noted, and tells whether it did."""
         graph = self._graphs[shape]
         self._graphs.move_to_end(shape)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.config import LawForm
 from engine.ops import sampling as ops
 from engine.request import SamplingParams
 from engine.sampling.cutoffs import RowSettings, plan_cutoffs, row_faults
@@ -27,8 +27,6 @@ from engine.steps.records import DraftLaw, Fault, PointLaw, TargetLaw, TokenLaw,
 from engine.steps.sparse import SparseLaw, compact_rows, padded, sparse_refusal
 
 _NO_TOKEN = -1
-
-LawForm = Literal["dense", "sparse"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

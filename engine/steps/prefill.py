@@ -11,7 +11,7 @@ from engine.model.runner import ModelRunner, SequenceRows
 from engine.request import SamplingParams
 from engine.state.sequence import SequenceState
 from engine.steps.laws import history_of, verification_of
-from engine.steps.read_ahead import Asked, ReadAhead, readable_ahead
+from engine.steps.read_ahead import Asked, ask_ahead
 from engine.steps.records import Fault, Noise, Verification
 
 
@@ -41,7 +41,7 @@ def prefill(runner: ModelRunner, chunks: Sequence[PrefillChunk]) -> list[Verific
     """
     batch = [_rows(chunk) for chunk in chunks]
     sampling = [chunk for chunk in chunks if chunk.samples]
-    ahead = _read_ahead(runner, sampling)
+    ahead = ask_ahead(runner.device, [_asked(chunk) for chunk in sampling])
     logits = runner.forward(batch, prefill=True)
     rows = zip(sampling, logits.unsqueeze(1), strict=True)
     laws = iter(ahead.read(logits) if ahead is not None else [_verification(chunk, row) for chunk, row in rows])
@@ -53,15 +53,9 @@ def _verification(chunk: PrefillChunk, row: torch.Tensor) -> Verification | Faul
     return verification_of(len(chunk.sequence.token_ids), row, chunk.params, history)
 
 
-def _read_ahead(runner: ModelRunner, chunks: Sequence[PrefillChunk]) -> ReadAhead | None:
-    """See `engine.steps.verify`: the same for a first token."""
-    asked = [
-        Asked(len(chunk.sequence.token_ids), chunk.params, (), chunk.noise)
-        for chunk in chunks
-        if chunk.noise is not None and readable_ahead(chunk.params)
-    ]
-    everything = chunks and len(asked) == len(chunks)
-    return ReadAhead(asked, runner.device.device) if runner.device.runs_kernels and everything else None
+def _asked(chunk: PrefillChunk) -> Asked | None:
+    """See `engine.steps.verify`: the same for a first token, which nobody drafted."""
+    return None if chunk.noise is None else Asked(len(chunk.sequence.token_ids), chunk.params, (), chunk.noise)
 
 
 def _rows(chunk: PrefillChunk) -> SequenceRows:

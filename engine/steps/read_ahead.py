@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.model.device import ModelDevice
 from engine.ops import sampling as ops
 from engine.ops.placement import fault_record, raise_on_fault, upload_no_sync
 from engine.request import SamplingParams
@@ -47,11 +48,6 @@ class Asked:
         if self.params.greedy:
             return [0] * len(self.tokens)
         return [self.noise.bits(self.first_position + row, purpose) for row in range(len(self.tokens))]
-
-
-def readable_ahead(params: SamplingParams) -> bool:
-    """Whether a request's laws are those of its logits as they are: rules and reports need more than a read."""
-    return params.rules == NO_RULES and params.logprobs is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +96,17 @@ class ReadResidual:
     def residual(self, draft: DraftLaw) -> TargetLaw:
         """See `TargetLaw`."""
         return self.row.residual(draft)
+
+
+def ask_ahead(device: ModelDevice, asked: Sequence[Asked | None]) -> ReadAhead | None:
+    """Send the questions of a forward, one a request; None stands for a request whose noise is not known yet.
+
+    Returns None where the host asks its own memory, and where a request needs more than one read: with rules or reports
+    its laws are not those of the logits as they are.
+    """
+    readable = [one for one in asked if one is not None and _one_read_tells(one.params)]
+    everything = readable and len(readable) == len(asked)
+    return ReadAhead(readable, device.device) if device.runs_kernels and everything else None
 
 
 class ReadAhead:
@@ -182,3 +189,7 @@ class ReadAhead:
             # Nothing is left without the draft: it had all the mass, and only rounding can have rejected it.
             recovered=draft if recovered == _NO_TOKEN else recovered,
         )
+
+
+def _one_read_tells(params: SamplingParams) -> bool:
+    return params.rules == NO_RULES and params.logprobs is None

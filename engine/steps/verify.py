@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.config import LawForm
 from engine.model.runner import ModelRunner, SequenceRows
 from engine.request import SamplingParams
 from engine.state.sequence import Reservation, SequenceState
-from engine.steps.laws import LawForm, history_of, verification_of
-from engine.steps.read_ahead import Asked, ReadAhead, readable_ahead
+from engine.steps.laws import history_of, verification_of
+from engine.steps.read_ahead import Asked, ask_ahead
 from engine.steps.records import Fault, Noise, Proposal, Verification
 
 
@@ -39,7 +40,7 @@ def verify(runner: ModelRunner, items: Sequence[VerifyItem], form: LawForm = "de
     ``form`` is that of the laws, see `engine.steps.laws`.
     """
     batch = [_rows(item) for item in items]
-    ahead = _read_ahead(runner, items) if form == "dense" else None
+    ahead = ask_ahead(runner.device, [_asked(item) for item in items]) if form == "dense" else None
     logits = runner.forward(batch)
     if ahead is not None:
         return ahead.read(logits)
@@ -53,15 +54,10 @@ def verify(runner: ModelRunner, items: Sequence[VerifyItem], form: LawForm = "de
     return verifications
 
 
-def _read_ahead(runner: ModelRunner, items: Sequence[VerifyItem]) -> ReadAhead | None:
-    """On a device, the questions of the round; None where the host asks its own memory, or a request asks for more."""
-    asked = [
-        Asked(len(item.sequence.token_ids), item.params, item.proposal.token_ids, item.noise)
-        for item in items
-        if item.noise is not None and readable_ahead(item.params)
-    ]
-    everything = len(asked) == len(items)
-    return ReadAhead(asked, runner.device.device) if runner.device.runs_kernels and everything else None
+def _asked(item: VerifyItem) -> Asked | None:
+    if item.noise is None:
+        return None
+    return Asked(len(item.sequence.token_ids), item.params, item.proposal.token_ids, item.noise)
 
 
 def _rows(item: VerifyItem) -> SequenceRows:
