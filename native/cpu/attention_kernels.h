@@ -131,7 +131,8 @@ void merge_partition(float maximum, float total, const float* out, int64_t head_
 
 void finish_row(const AttentionRow& row, int64_t head_dim, float* out) {
   const F total = set(row.total);
-  for (int64_t d = 0; d < head_dim; d += 16) store(out + d, row.total > 0.0f ? div(load(row.out + d), total) : zero());
+  // Zero is a row that sees nothing. A NaN is none of that: it passes into the output.
+  for (int64_t d = 0; d < head_dim; d += 16) store(out + d, row.total == 0.0f ? zero() : div(load(row.out + d), total));
 }
 
 }  // namespace

@@ -122,6 +122,20 @@ def test_padding_rows_and_rows_that_see_nothing_are_zero() -> None:
     assert (out[[0, 2, 3]] != 0).any(dim=-1).all()
 
 
+@pytest.mark.parametrize("side", ["k_cache", "v_cache"])
+def test_a_nan_that_a_row_sees_is_in_its_output(side: str) -> None:
+    """A corrupt cache must reach the logits, where it is refused; a row that does not see it keeps its bits."""
+    call = Case((300, 300), (1, 1)).build()
+    whole = functional.paged_attention(**call)
+    block = int(call["block_table"][1, 3])
+    call[side][block, 5, 0, 7] = float("nan")
+    out = functional.paged_attention(**call)
+    assert_same_bits(out[0], whole[0], "the sequence whose cache is sound")
+    assert_same_bits(out[1, 3:], whole[1, 3:], "the heads of the other KV head")
+    seen = out[1, :3].isnan()
+    assert seen.all() if side == "k_cache" else seen[:, 7].all()
+
+
 @pytest.mark.parametrize("interleaved", [True, False])
 @pytest.mark.parametrize("half", [32, 16, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
