@@ -12,6 +12,12 @@ from engine.request import SamplingParams
 from engine.sampling.rules import LogitsRules
 
 _DEFAULTS = EngineConfig()
+_FUSION = {
+    "weak": "match length that may replace drafts which agree with it",
+    "strong": "match length that replaces drafts by itself",
+    "agree": "drafted tokens that must agree with a weak match",
+    "tail": "match length that may continue a drafted block",
+}
 
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
@@ -61,15 +67,9 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help=f"tokens drafted a round at most (default {_DEFAULTS.draft_tokens})",
     )
-    for name, default, what in (
-        ("weak", _DEFAULTS.fusion_weak, "match length that may replace drafts which agree with it"),
-        ("strong", _DEFAULTS.fusion_strong, "match length that replaces drafts by itself"),
-        ("agree", _DEFAULTS.fusion_agree, "drafted tokens that must agree with a weak match"),
-        ("tail", _DEFAULTS.fusion_tail, "match length that may continue a drafted block"),
-    ):
-        speculation.add_argument(
-            f"--fusion-{name}", type=int, default=default, metavar="N", help=f"{what} (default {default})"
-        )
+    for name, what in _FUSION.items():
+        default = getattr(_DEFAULTS, f"fusion_{name}")
+        speculation.add_argument(f"--fusion-{name}", type=int, metavar="N", help=f"{what} (default {default})")
     speculation.add_argument(
         "--rejection",
         choices=get_args(LawForm),
@@ -81,12 +81,14 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
     """The request's record. Raises ``InputError`` for values that mean nothing."""
+    if options.logprobs is not None and options.logprobs >= 0 and not options.json:
+        raise InputError(f"logprobs is {options.logprobs} without json, which alone shows them; add --json")
     rules = LogitsRules(
         repetition_penalty=options.repetition_penalty,
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
         min_p=options.min_p,
-        logit_bias=dict(_bias(entry) for entry in options.logit_bias),
+        logit_bias=_biases(options.logit_bias),
         allowed_ids=None if options.allow_ids is None else _ids("allow-ids", options.allow_ids),
         banned_ids=frozenset() if options.ban_ids is None else _ids("ban-ids", options.ban_ids),
     )
@@ -102,15 +104,17 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
 
 
 def speculation_settings(options: argparse.Namespace, environment: EnvironmentDefaults) -> dict[str, Any]:
-    """Fields of the engine's config."""
+    """Fields of the engine's config. Raises ``InputError`` for fusion options where nothing is fused."""
+    fusion = {f"fusion_{name}": getattr(options, f"fusion_{name}") for name in _FUSION}
+    given = {name: value for name, value in fusion.items() if value is not None}
+    if given and options.draft != "dflash2+lookup":
+        name = next(iter(given)).replace("_", "-")
+        raise InputError(f"{name} is given with draft {options.draft!r}; allowed: with draft dflash2+lookup")
     return {
         "draft": options.draft,
         "draft_model": options.draft_model,
         "draft_tokens": options.draft_tokens,
-        "fusion_weak": options.fusion_weak,
-        "fusion_strong": options.fusion_strong,
-        "fusion_agree": options.fusion_agree,
-        "fusion_tail": options.fusion_tail,
+        **given,
         "rejection": options.rejection,
         "context_pipeline": environment.context_pipeline,
         "context_kv_graph": environment.context_kv_graph,
@@ -122,6 +126,16 @@ def _ids(name: str, text: str) -> frozenset[int]:
         return frozenset(int(part) for part in text.split(","))
     except ValueError as error:
         raise InputError(f"{name} is {text!r}; allowed: whole numbers with commas between them, as in 5,17") from error
+
+
+def _biases(entries: list[str]) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for entry in entries:
+        token, value = _bias(entry)
+        if token in biases:
+            raise InputError(f"logit-bias names token {token} twice; allowed: once each")
+        biases[token] = value
+    return biases
 
 
 def _bias(text: str) -> tuple[int, float]:

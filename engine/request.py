@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from engine.errors import InputError
 from engine.sampling.rules import NO_RULES, LogitsRules
 
 MAX_SEED = 2**63 - 1
+
+# The sampling ops take float32 and int32: what they would round to infinity or to 0 means nothing.
+MAX_TEMPERATURE = 1e30
+MIN_TOP_P = 1e-30
+MAX_TOP_K = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +39,17 @@ class SamplingParams:
     draft_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise InputError(f"temperature is {self.temperature}; allowed: 0 (greedy) or a finite number above 0")
-        if self.top_k < 0:
-            raise InputError(f"top-k is {self.top_k}; allowed: 0 (off) or a whole number of candidates, 1 or more")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"top-p is {self.top_p}; allowed: above 0, up to 1.0 (off)")
+        if not 0 <= self.temperature <= MAX_TEMPERATURE:
+            raise InputError(
+                f"temperature is {self.temperature}; allowed: 0 (greedy) or a finite number above 0, "
+                f"up to {MAX_TEMPERATURE:g}"
+            )
+        if not 0 <= self.top_k <= MAX_TOP_K:
+            raise InputError(
+                f"top-k is {self.top_k}; allowed: 0 (off) or a whole number of candidates, 1 or more, up to {MAX_TOP_K}"
+            )
+        if not MIN_TOP_P <= self.top_p <= 1:
+            raise InputError(f"top-p is {self.top_p}; allowed: above 0 ({MIN_TOP_P:g} at least), up to 1.0 (off)")
         if self.max_tokens < 1:
             raise InputError(f"max-tokens is {self.max_tokens}; allowed: 1 or more")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:

@@ -16,6 +16,8 @@ def admission_command(arguments: Sequence[str]) -> int:
     parser.add_argument("--tp", type=int, metavar="N", help="one number of ranks; default: 1, 2, 4 and 8")
     parser.add_argument("--fp16-logits", action="store_true", help="as if the FP32 flag of the head were off")
     options = parser.parse_args(arguments)
+    if options.tp is not None and options.tp < 1:
+        parser.error(f"tp is {options.tp}; allowed: 1, 2, 4 and further powers of two")
     sizes = SIZES if options.tp is None else (options.tp,)
     for line in table_lines(admission_table(sizes=sizes, fp32_logits=not options.fp16_logits)):
         print(line)

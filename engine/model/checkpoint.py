@@ -102,8 +102,10 @@ class Checkpoint:
         codes = self._take(name, (n, k // 2), (torch.uint8,))
         scales = self._take(f"{name}_scale", (n, k // BLOCK), (torch.float8_e4m3fn,))
         self._finite(f"{name}_scale", scales.float())
-        overall = self._take(f"{name}_scale_2", (), (torch.float32,))
-        return Nvfp4Matrix(codes, scales, float(self._finite(f"{name}_scale_2", overall)))
+        overall = float(self._finite(f"{name}_scale_2", self._take(f"{name}_scale_2", (), (torch.float32,))))
+        if overall <= 0:
+            raise ModelFileError(f"{self._home[name]}: {name}_scale_2 is {overall}; allowed: a number above 0")
+        return Nvfp4Matrix(codes, scales, overall)
 
     def _finite(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """``values``, unless one is NaN or infinite: an attention that masks it would hide it for a while."""

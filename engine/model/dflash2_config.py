@@ -151,9 +151,6 @@ def read_dflash2_config(folder: Path) -> DFlash2Config:
     block = _within(special, "block_size", 2, MAX_BLOCK)
     group = special.size("conv_group_size")
     read.multiple("hidden_size", hidden, "conv_group_size", group)
-    neox = read.values.get("rope_is_neox_style", True)
-    if not isinstance(neox, bool):
-        raise ModelFileError(f"{read.path}: rope_is_neox_style is {neox!r}; allowed: true or false")
     return DFlash2Config(
         path=read.path,
         vocab_size=vocab,
@@ -165,7 +162,7 @@ def read_dflash2_config(folder: Path) -> DFlash2Config:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         rope_theta=read.real("rope_theta", 10000.0),
-        rope_interleaved=not neox,
+        rope_interleaved=not read.flag("rope_is_neox_style", True),
         windows=_windows(read),
         block_size=block,
         mask_token_id=_within(special, "mask_token_id", 0, vocab - 1),
@@ -217,7 +214,7 @@ def _taps(read: ConfigFields) -> tuple[int, ...]:
 
 
 def _windows(read: ConfigFields) -> tuple[int | None, ...]:
-    count = read.size("num_hidden_layers")
+    count = read.layers()
     window = None if read.values.get("sliding_window") is None else read.size("sliding_window")
     kinds = read.values.get("layer_types", [_FULL if window is None else _SLIDING] * count)
     if not isinstance(kinds, list) or len(kinds) != count or any(kind not in (_SLIDING, _FULL) for kind in kinds):

@@ -108,7 +108,7 @@ def _parse(read: ConfigFields) -> HybridConfig:
         hidden_size=read.size("hidden_size"),
         intermediate_size=read.size("intermediate_size"),
         rms_eps=read.real("rms_norm_eps"),
-        tied=bool(read.values.get("tie_word_embeddings", False)),
+        tied=read.flag("tie_word_embeddings", False),
         layers=_layers(read),
         attention=AttentionSizes(
             num_heads=num_heads,
@@ -116,7 +116,7 @@ def _parse(read: ConfigFields) -> HybridConfig:
             head_dim=head_dim,
             rotary_dim=int(rotary),
             rope_theta=read.real("rope_theta", 10000.0),
-            gated=bool(read.values.get("attn_output_gate", True)),
+            gated=read.flag("attn_output_gate", True),
         ),
         gdn=gdn,
     )
@@ -124,7 +124,7 @@ def _parse(read: ConfigFields) -> HybridConfig:
 
 def _layers(read: ConfigFields) -> tuple[LayerKind, ...]:
     """``layer_types`` where it is given, otherwise every ``full_attention_interval``-th layer is attention."""
-    count = read.size("num_hidden_layers")
+    count = read.layers()
     named = read.values.get("layer_types")
     if named is None:
         interval = read.size("full_attention_interval", 4)

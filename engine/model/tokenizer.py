@@ -86,7 +86,7 @@ class ChatTokenizer:
         try:
             template = environment.from_string(parts.chat_template)
             return template.render(messages=list(messages), add_generation_prompt=True, eos_token=parts.eos_token)
-        except TemplateError as error:
+        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:  # what its code may raise
             raise ModelFileError(f"{parts.source}: the chat template failed: {error}") from error
 
 

@@ -62,9 +62,17 @@ def _eos_ids(folder: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> fr
     for name in ("config.json", "generation_config.json"):
         if (folder / name).is_file():
             stated = _json(folder / name).get("eos_token_id")
-            ids.update(stated if isinstance(stated, list) else [] if stated is None else [stated])
+            several = stated if isinstance(stated, list) else [] if stated is None else [stated]
+            if any(type(token_id) is not int for token_id in several):
+                raise ModelFileError(
+                    f"{folder / name}: eos_token_id is {stated!r}; allowed: a token id or a list of them"
+                )
+            ids.update(several)
     own = settings.get("eos_token")
-    token_id = tokenizer.token_to_id(own["content"] if isinstance(own, dict) else own) if own else None
+    token = own.get("content") if isinstance(own, dict) else own
+    if token is not None and not isinstance(token, str):
+        raise ModelFileError(f"{folder / 'tokenizer_config.json'}: eos_token is {own!r}; allowed: the text of a token")
+    token_id = tokenizer.token_to_id(token) if token else None
     return frozenset(ids if token_id is None else ids | {token_id})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +9,7 @@ from engine.errors import InputError
 
 MAX_BIAS = 100.0
 MAX_PENALTY = 2.0
+MAX_REPETITION_PENALTY = 1000.0  # further away a float32 logit need not stay finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,11 @@ class LogitsRules:
     banned_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise InputError(f"repetition penalty is {self.repetition_penalty}; allowed: above 0 (1 is off)")
+        if not 1 / MAX_REPETITION_PENALTY <= self.repetition_penalty <= MAX_REPETITION_PENALTY:
+            raise InputError(
+                f"repetition penalty is {self.repetition_penalty}; allowed: above 0 (1 is off), "
+                f"{1 / MAX_REPETITION_PENALTY:g} to {MAX_REPETITION_PENALTY:g}"
+            )
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             if not -MAX_PENALTY <= value <= MAX_PENALTY:
@@ -47,7 +50,7 @@ class LogitsRules:
             raise InputError("allowed and banned ids leave no token; allow at least one that is not banned")
 
     def check_vocabulary(self, width: int) -> None:
-        """Refuse ids that the model does not have.
+        """Refuse ids that the model does not have, and bans of all that it has.
 
         Raises:
             InputError: naming the first such id.
@@ -57,6 +60,8 @@ class LogitsRules:
             for token in ids:
                 if not 0 <= token < width:
                     raise InputError(f"{name} name token {token}; allowed: 0 to {width - 1}")
+        if len(self.banned_ids) == width:
+            raise InputError(f"banned ids name all {width} tokens of the model; leave at least one")
 
 
 NO_RULES = LogitsRules()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from engine.errors import InputError
@@ -36,7 +38,14 @@ class PagedKVCache:
         self.name = dtype
         self.dtype = KV_DTYPES[dtype]
         shape = (num_layers, num_blocks, 2, block_size, num_kv_heads, head_dim)
-        self._data = torch.empty(shape, dtype=self.dtype, device=device)
+        try:
+            self._data = torch.empty(shape, dtype=self.dtype, device=device)
+        except RuntimeError as error:  # torch has no type of its own for it on the CPU
+            size = math.prod(shape) * self.dtype.itemsize / 2**30
+            raise InputError(
+                f"no memory for a KV cache of {num_blocks} blocks of {block_size} tokens ({size:.0f} GiB); allowed: "
+                "what the machine has: give a smaller max-model-len or kv-cache-tokens"
+            ) from error
 
     @property
     def num_bytes(self) -> int:

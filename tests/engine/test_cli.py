@@ -50,8 +50,8 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--top-p", "0", "x"], "top-p is 0.0; allowed: above 0, up to 1.0 (off)"),
-        (["--top-p", "1.5", "x"], "top-p is 1.5; allowed: above 0, up to 1.0 (off)"),
+        (["--top-p", "0", "x"], "top-p is 0.0; allowed: above 0 (1e-30 at least), up to 1.0 (off)"),
+        (["--top-p", "1.5", "x"], "top-p is 1.5; allowed: above 0 (1e-30 at least), up to 1.0 (off)"),
         (["--top-k", "-3", "x"], "top-k is -3; allowed: 0 (off) or a whole number of candidates, 1 or more"),
         (["--top-k", "few", "x"], "argument --top-k: invalid int value: 'few'; see python -m engine --help"),
         (["--temperature", "-1", "x"], "temperature is -1.0; allowed: 0 (greedy) or a finite number above 0"),
@@ -63,6 +63,16 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         (["--logit-bias", "7", "x"], "logit-bias is '7'; allowed: ID:X, as in 42:-5.5"),
         (["--ban-ids", "7;8", "x"], "ban-ids is '7;8'; allowed: whole numbers with commas between them"),
         (["--min-p", "2", "x"], "min-p is 2.0; allowed: 0 (off) to 1"),
+        (["--logit-bias", "7:1", "--logit-bias", "7:2", "x"], "logit-bias names token 7 twice; allowed: once each"),
+        (["--logprobs", "2", "x"], "logprobs is 2 without json, which alone shows them; add --json"),
+        (
+            ["--fusion-tail", "2", "--draft", "lookup", "x"],
+            "fusion-tail is given with draft lookup; allowed: with draft",
+        ),
+        (["--temperature", "1e39", "x"], "temperature is 1e+39; allowed: 0 (greedy) or a finite number above 0, up to"),
+        (["--top-k", "9" * 30, "x"], "allowed: 0 (off) or a whole number of candidates, 1 or more, up to 2147483647"),
+        (["--top-p", "1e-320", "x"], "allowed: above 0 (1e-30 at least), up to 1.0 (off)"),
+        (["--repetition-penalty", "1e-320", "x"], "allowed: above 0 (1 is off), 0.001 to 1000"),
         (["--logprobs", "-1", "x"], "logprobs is -1; allowed: 0 (of the token alone) or more"),
         (["--draft-tokens", "99", "x"], "draft-tokens is 99; allowed: 1 to 31"),
         (["--greedy", "--temperature", "1", "x"], "argument --temperature: not allowed with argument --greedy"),
@@ -97,7 +107,7 @@ def test_the_environment_is_a_default_that_options_override(call: Call, monkeypa
 def test_the_exit_code_is_the_processs() -> None:
     done = run("--top-p", "1.5", "x")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: top-p is 1.5; allowed: above 0, up to 1.0 (off)\n"
+    assert done.stderr == "error: top-p is 1.5; allowed: above 0 (1e-30 at least), up to 1.0 (off)\n"
 
 
 def test_help_shows_examples_without_loading_a_model() -> None:

@@ -132,6 +132,7 @@ def test_weights_are_read(tmp_path: Path, dtype: torch.dtype) -> None:
         ("fc.weight", None, "tensor fc.weight is missing"),
         ("fc.weight", np.zeros((48, 48)), r"fc.weight has shape \(48, 48\); the config asks for \(48, 96\)"),
         ("layers.2.bias", np.zeros(3), "1 tensors have no place in this model, e.g. layers.2.bias"),
+        ("fc.weight", np.full((48, 96), np.nan), "fc.weight holds NaN or infinity; fetch or export it again"),
     ],
 )
 def test_tensors_must_be_exactly_the_models(tmp_path: Path, name: str, tensor: np.ndarray | None, message: str) -> None:

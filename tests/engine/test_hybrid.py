@@ -147,6 +147,11 @@ def test_layer_kinds(folder: Path) -> None:
         ({"partial_rotary_factor": 0.1}, "3.2.* of 32 dimensions turn; allowed: an even number"),
         ({"layer_types": ["full_attention"]}, "layer_types .*; allowed: 4 of linear_attention, full_attention"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'; allowed: 'silu'"),
+        ({"text_config": 5}, "text_config is 5; allowed: a JSON object"),
+        ({"rope_parameters": [1]}, r"rope_parameters is \[1\]; allowed: a JSON object"),
+        ({"rope_theta": 10**400}, "rope_theta is 1000.*; allowed: a number above 0"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; allowed: true or false"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; allowed: 1 to 1024"),
     ],
 )
 def test_configs_that_are_not_run_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -156,11 +161,20 @@ def test_configs_that_are_not_run_are_refused(tmp_path: Path, change: dict[str, 
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match=r"no config.json; give a Hugging Face model folder or a .gguf file"):
+    with pytest.raises(
+        ModelFileError, match=r"no config.json; give a Hugging Face model folder .* target, a .gguf file"
+    ):
         LLM(EngineConfig(model=tmp_path))
-    (tmp_path / "config.json").write_text("[")
-    with pytest.raises(ModelFileError, match="not JSON"):
-        LLM(EngineConfig(model=tmp_path))
+    for text in ("[", "[" * 100_000):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ModelFileError, match="not JSON"):
+            read_hybrid_config(tmp_path)
+    with pytest.raises(ModelFileError, match=r"no config\.json; give"):
+        read_hybrid_config(tmp_path / "config.json")
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ModelFileError, match=r"config\.json: cannot be read: Is a directory"):
+        read_hybrid_config(tmp_path)
 
 
 @pytest.mark.parametrize("size", [0, 5, 100, 20_000])
@@ -185,6 +199,7 @@ def test_pickled_weights_are_never_loaded(tmp_path: Path) -> None:
         ("lm_head.weight", None, "tensor lm_head.weight is missing"),
         ("lm_head.weight", np.zeros((3, 48)), r"lm_head.weight has shape \(3, 48\); the config asks for \(99, 48\)"),
         ("model.layers.0.bias", np.zeros(3), "1 tensors have no place in this model, e.g. model.layers.0.bias"),
+        ("model.norm.weight", np.full(48, np.nan), "model.norm.weight holds NaN or infinity; fetch or export it again"),
     ],
 )
 def test_tensors_must_be_exactly_the_models(tmp_path: Path, name: str, tensor: np.ndarray | None, message: str) -> None:
@@ -231,6 +246,12 @@ def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path: Path) -> None:
         ("tokenizer.json", '{"decoder": {"type": "WordPiece"}}', "decoder .*WordPiece.*; allowed: ByteLevel"),
         ("tokenizer.json", '{"decoder": {"type": "ByteLevel"}}', "not a tokenizer"),
         ("config.json", json.dumps({**CONFIG, "eos_token_id": 97}), "end tokens .*97.*; allowed: at least one of"),
+        (
+            "config.json",
+            json.dumps({**CONFIG, "eos_token_id": "x"}),
+            "eos_token_id is 'x'; allowed: a token id or a list",
+        ),
+        ("tokenizer_config.json", '{"eos_token": 5}', "eos_token is 5; allowed: the text of a token"),
     ],
 )
 def test_damaged_tokenizers_are_refused(tmp_path: Path, name: str, content: str | None, message: str) -> None:

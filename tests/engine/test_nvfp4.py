@@ -121,6 +121,22 @@ def test_parts_with_global_scales_of_their_own(folder: Path, tmp_path: Path, rat
         LLM(EngineConfig(model=tmp_path))
 
 
+@pytest.mark.parametrize("scale", ["weight_scale", "weight_scale_2"])
+def test_scales_that_are_no_number_are_refused(folder: Path, tmp_path: Path, scale: str) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    tensors = load_file(folder / "model.safetensors")
+    name = f"model.layers.0.mlp.up_proj.{scale}"
+    broken = torch.full(tensors[name].shape, torch.nan).to(tensors[name].dtype)
+    save_file({**tensors, name: broken}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelFileError, match=f"{scale} holds NaN or infinity"):
+        LLM(EngineConfig(model=tmp_path))
+    if scale == "weight_scale_2":
+        save_file({**tensors, name: torch.tensor(0.0)}, tmp_path / "model.safetensors")
+        with pytest.raises(ModelFileError, match=f"{scale} is 0.0; allowed: a number above 0"):
+            LLM(EngineConfig(model=tmp_path))
+
+
 def test_a_product_is_quantised_as_a_whole(folder: Path, tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_text(json.dumps(json.loads((folder / name).read_text())))

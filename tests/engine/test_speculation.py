@@ -268,6 +268,8 @@ def test_ids_that_the_model_lacks_are_refused(plain: LLM) -> None:
         plain.generate(PROMPT, SamplingParams(rules=LogitsRules(banned_ids=frozenset({99}))))
     with pytest.raises(InputError, match="logprobs is 100; allowed: up to the 99 tokens of the model"):
         plain.generate(PROMPT, SamplingParams(logprobs=100))
+    with pytest.raises(InputError, match="banned ids name all 99 tokens of the model; leave at least one"):
+        plain.generate(PROMPT, SamplingParams(rules=LogitsRules(banned_ids=frozenset(range(99)))))
 
 
 def test_times_of_the_steps(target: Path, draft: Path) -> None:

@@ -67,10 +67,18 @@ def test_chat_template(tokenizer: ChatTokenizer) -> None:
     assert tokenizer.eos_token_ids == {0, 2}
 
 
-def test_a_template_that_reaches_out_is_stopped(model_file: GgufFile) -> None:
-    template = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ messages.__class__.__mro__[1].__subclasses__() }}", "unsafe"),
+        ("{% for i in range(10000000000) %}{{ i }}{% endfor %}", "Range too big"),
+        ("{{ 1 // 0 }}", "division"),
+        ("{{ messages + 1 }}", "concatenate"),
+    ],
+)
+def test_a_template_that_reaches_out_or_breaks_is_stopped(model_file: GgufFile, template: str, why: str) -> None:
     hostile = tokenizer_from_gguf({**model_file.metadata, "tokenizer.chat_template": template}, "hostile.gguf")
-    with pytest.raises(ModelFileError, match=r"hostile.gguf: the chat template failed: .*unsafe"):
+    with pytest.raises(ModelFileError, match=rf"hostile.gguf: the chat template failed: .*{why}"):
         hostile.chat_prompt([{"role": "user", "content": "Hi"}])
 
 
