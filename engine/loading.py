@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 import torch
 
@@ -20,7 +19,6 @@ from engine.model.draft_runner import DraftRunner
 from engine.model.gguf_file import read_gguf
 from engine.model.hybrid import Hybrid
 from engine.model.hybrid_config import HybridConfig, LayerKind, read_hybrid_config
-from engine.model.hybrid_device import move_hybrid
 from engine.model.hybrid_weights import load_hybrid
 from engine.model.llama import Llama
 from engine.model.runner import ModelRunner
@@ -108,10 +106,17 @@ def _load_llama(path: Path, config: EngineConfig, device: ModelDevice, group: Gr
         device.device,
     )
     attention = _attention(cache, sizes.num_heads, config, limits, device)
-    room = _Room(max_positions=limits.max_positions, max_rows=limits.max_rows)
     weights = load_llama(file, shard if group.size > 1 else None).on(device)
     parallel = _parallel(group, shard.vocab, weights.head, config)
-    model = Llama(weights, cache, attention, **room, device=device, parallel=parallel)
+    model = Llama(
+        weights,
+        cache,
+        attention,
+        max_positions=limits.max_positions,
+        max_rows=limits.max_rows,
+        device=device,
+        parallel=parallel,
+    )
     blocks = BlockPool(limits.num_blocks, config.block_size)
     pools = CachePools(blocks, prefixes=PrefixIndex(blocks) if config.prefix_reuse else None)
     runner = _runner(model, attention, config, limits, device, group)
@@ -138,7 +143,7 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group:
     sizes = shard.local
     cut = shard if group.size > 1 and own is None else None
     with Checkpoint(folder, ignored_prefixes=("mtp.",), shard=cut, only=own) as checkpoint:
-        weights = move_hybrid(load_hybrid(checkpoint, sizes), device)
+        weights = load_hybrid(checkpoint, sizes).on(device)
     heads = sizes.attention
     cache = PagedKVCache(
         sizes.layers.count(LayerKind.ATTENTION),
@@ -154,9 +159,17 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group:
     num_slots = config.max_sequences * (limits.round_rows + 1) + kept + 1
     states = _states(sizes, num_slots, device)
     attention = _attention(cache, heads.num_heads, config, limits, device)
-    room = _Room(max_positions=limits.max_positions, max_rows=limits.max_rows)
     parallel = _parallel(group, shard.vocab, weights.head, config)
-    model = Hybrid(weights, cache, states, attention, **room, device=device, parallel=parallel)
+    model = Hybrid(
+        weights,
+        cache,
+        states,
+        attention,
+        max_positions=limits.max_positions,
+        max_rows=limits.max_rows,
+        device=device,
+        parallel=parallel,
+    )
     blocks, slots = BlockPool(limits.num_blocks, config.block_size), BlockPool(num_slots, 1)
     pools = CachePools(blocks, slots, PrefixIndex(blocks, slots, kept) if config.prefix_reuse else None)
     runner = _runner(model, attention, config, limits, device, group)
@@ -218,11 +231,6 @@ def _attention(
         max_model_len=limits.max_positions,
         overrides=config.attention,
     )
-
-
-class _Room(TypedDict):
-    max_positions: int
-    max_rows: int
 
 
 def _parallel(group: Group, vocab: VocabSplit, head: Weight, config: EngineConfig) -> TensorParallel:

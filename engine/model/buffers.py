@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import torch
 
 PADDED_SEQUENCE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorRows:
+    """A record of tensors that all have the same number of rows."""
+
+    def first(self, rows: int) -> Self:
+        """The same memory, cut to ``rows`` rows."""
+        return replace(self, **{field.name: getattr(self, field.name)[:rows] for field in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

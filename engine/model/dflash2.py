@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.model.buffers import RowInputs
+from engine.model.buffers import RowInputs, TensorRows
 from engine.model.decoder import Forward, rope_table
 from engine.model.device import HOST, ModelDevice
 from engine.model.dflash2_config import DFlash2Config
@@ -32,7 +32,7 @@ from engine.state.paged_kv import PagedKVCache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ContextRows:
+class ContextRows(TensorRows):
     """Context of T tokens: what it is made from and what is made of it, activations; every forward writes over it."""
 
     taps: torch.Tensor  # [T, taps * H]
@@ -41,28 +41,14 @@ class ContextRows:
     keys_values: torch.Tensor  # [T, layers * 2 * kv_heads * D]
     keys: torch.Tensor  # [T, layers, kv_heads, D], turned
 
-    def first(self, rows: int) -> ContextRows:
-        """The same memory, cut to ``rows`` rows."""
-        return ContextRows(
-            taps=self.taps[:rows],
-            positions=self.positions[:rows],
-            features=self.features[:rows],
-            keys_values=self.keys_values[:rows],
-            keys=self.keys[:rows],
-        )
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BlockOutputs:
+class BlockOutputs(TensorRows):
     """What the drafted rows of B blocks come to, M = B * K rows."""
 
     hidden: torch.Tensor  # activations [M, H], behind the final norm
     logits: torch.Tensor  # float32 [M, V], of the target's head, as it gives them
     gates: torch.Tensor  # activations [M, rank], of the selector
-
-    def first(self, rows: int) -> BlockOutputs:
-        """The same memory, cut to ``rows`` rows."""
-        return BlockOutputs(self.hidden[:rows], self.logits[:rows], self.gates[:rows])
 
 
 class DFlash2:
@@ -258,7 +244,7 @@ class DFlash2:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Scratch:
+class _Scratch(TensorRows):
     """Activations of T rows; every layer writes over them."""
 
     hidden: torch.Tensor  # [T, H], the residual stream
@@ -286,19 +272,4 @@ class _Scratch:
             gate_up=device.zeros(rows, 2 * config.intermediate_size),
             activated=device.zeros(rows, config.intermediate_size),
             sublayer=device.zeros(rows, config.hidden_size),
-        )
-
-    def first(self, rows: int) -> _Scratch:
-        """The same memory, cut to ``rows`` rows."""
-        return _Scratch(
-            hidden=self.hidden[:rows],
-            normed=self.normed[:rows],
-            coefficients=self.coefficients[:rows],
-            convolved=self.convolved[:rows],
-            qkv=self.qkv[:rows],
-            query=self.query[:rows],
-            attended=self.attended[:rows],
-            gate_up=self.gate_up[:rows],
-            activated=self.activated[:rows],
-            sublayer=self.sublayer[:rows],
         )

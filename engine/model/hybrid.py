@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 
 from engine.model.attention import Attention
-from engine.model.buffers import RowInputs
+from engine.model.buffers import RowInputs, TensorRows
 from engine.model.decoder import Forward, rope_table
 from engine.model.device import HOST, ModelDevice
 from engine.model.hybrid_config import LayerKind
@@ -177,7 +177,7 @@ def _heads(rows: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Scratch:
+class _Scratch(TensorRows):
     """Activations of T rows; every layer writes over them."""
 
     normed: torch.Tensor  # [T, H]
@@ -193,7 +193,3 @@ class _Scratch:
     attended: torch.Tensor  # [T, Hq, D]
     gate_up: torch.Tensor  # [T, 2 I]
     activated: torch.Tensor  # [T, I]
-
-    def first(self, rows: int) -> _Scratch:
-        """The same memory, cut to ``rows`` rows."""
-        return _Scratch(**{field.name: getattr(self, field.name)[:rows] for field in fields(self)})

@@ -17,6 +17,7 @@ from engine.linear.adapter import pack_parts
 from engine.linear.admission import round_up
 from engine.linear.formats import PACK_N
 from engine.model.checkpoint import Checkpoint
+from engine.model.device import ModelDevice
 from engine.model.hybrid_config import AttentionSizes, GdnSizes, HybridConfig, LayerKind
 from engine.model.nvfp4 import Nvfp4Matrix
 from engine.ops.functional import Weight
@@ -35,6 +36,17 @@ class GdnWeights:
     norm: torch.Tensor  # [value_dim], no offset
     out_proj: Weight  # [hidden, values]
 
+    def on(self, device: ModelDevice) -> GdnWeights:
+        """The same weights there."""
+        return GdnWeights(
+            in_proj=device.weight(self.in_proj),
+            conv=device.vector(self.conv),
+            a_log=device.vector(self.a_log),
+            dt_bias=device.vector(self.dt_bias),
+            norm=device.vector(self.norm),
+            out_proj=device.weight(self.out_proj),
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionWeights:
@@ -45,6 +57,16 @@ class AttentionWeights:
     q_norm: torch.Tensor  # [head_dim], offset folded in
     k_norm: torch.Tensor  # [head_dim], offset folded in
     out_proj: Weight  # [hidden, num_heads * head_dim]
+
+    def on(self, device: ModelDevice) -> AttentionWeights:
+        """The same weights there."""
+        return AttentionWeights(
+            qkv=device.weight(self.qkv),
+            gate=None if self.gate is None else device.weight(self.gate),
+            q_norm=device.vector(self.q_norm),
+            k_norm=device.vector(self.k_norm),
+            out_proj=device.weight(self.out_proj),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +79,16 @@ class HybridLayer:
     gate_up: Weight  # [2 * intermediate, hidden]
     down: Weight  # [hidden, intermediate]
 
+    def on(self, device: ModelDevice) -> HybridLayer:
+        """The same layer there."""
+        return HybridLayer(
+            mixer_norm=device.vector(self.mixer_norm),
+            mixer=self.mixer.on(device),
+            mlp_norm=device.vector(self.mlp_norm),
+            gate_up=device.weight(self.gate_up),
+            down=device.weight(self.down),
+        )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HybridWeights:
@@ -67,6 +99,17 @@ class HybridWeights:
     layers: tuple[HybridLayer, ...]
     final_norm: torch.Tensor
     head: torch.Tensor  # float16 or float32
+
+    def on(self, device: ModelDevice) -> HybridWeights:
+        """The same weights there; what is shared stays shared."""
+        embedding = device.matrix(self.embedding)
+        return replace(
+            self,
+            embedding=embedding,
+            layers=tuple(layer.on(device) for layer in self.layers),
+            final_norm=device.vector(self.final_norm),
+            head=embedding if self.head is self.embedding else device.matrix(self.head),
+        )
 
 
 def load_hybrid(checkpoint: Checkpoint, config: HybridConfig) -> HybridWeights:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from engine.model.attention import Attention
-from engine.model.buffers import RowInputs
+from engine.model.buffers import RowInputs, TensorRows
 from engine.model.decoder import Forward, rope_table
 from engine.model.device import HOST, ModelDevice
 from engine.model.taps import NO_TAPS, Taps
@@ -176,7 +176,7 @@ class Llama:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Scratch:
+class _Scratch(TensorRows):
     """Activations of T rows; every layer writes over them."""
 
     normed: torch.Tensor  # [T, H]
@@ -185,14 +185,3 @@ class _Scratch:
     attended: torch.Tensor  # [T, Hq, D]
     gate_up: torch.Tensor  # [T, 2 I]
     activated: torch.Tensor  # [T, I]
-
-    def first(self, rows: int) -> _Scratch:
-        """The same memory, cut to ``rows`` rows."""
-        return _Scratch(
-            normed=self.normed[:rows],
-            qkv=self.qkv[:rows],
-            query=self.query[:rows],
-            attended=self.attended[:rows],
-            gate_up=self.gate_up[:rows],
-            activated=self.activated[:rows],
-        )
