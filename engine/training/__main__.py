@@ -12,6 +12,7 @@ from engine.errors import InputError
 _EPILOG = """\
 examples:
   python -m engine.training run --device cuda --work artifacts/quasar-tiny          the whole recipe, about ten minutes
+  python -m engine.training measure                                                 the tables of docs/quasar-tiny.md
   python -m engine.training run --work /tmp/try --rows 8 --max-steps 3 --questions 40   a rehearsal on a CPU
 
 Phases that are done are skipped; a phase that was killed starts from its last checkpoint. Every phase ends after its
@@ -22,6 +23,12 @@ seconds. The result lies in WORK/quasar-tiny; models/quasar-tiny is a copy of it
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code."""
     options = _parser().parse_args(arguments)
+    if options.command == "measure":
+        from engine.training.measure import tables
+
+        for line in tables(options.max_tokens, options.threads):
+            print(line, flush=True)
+        return 0
     from engine.model.weights_gguf import default_model_path  # torch: not for --help
     from engine.training.recipe import Plan, Recipe
 
@@ -52,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
         run.add_argument(f"--{name}-seconds", type=float, metavar="S", help=f"what the phase {name} may spend")
     for name in ("seed", "rows", "tokens-a-step", "draft-tokens-a-step", "max-steps", "questions"):
         run.add_argument(f"--{name}", type=int, metavar="N")
+    measure = commands.add_parser("measure", help="the tables of docs/quasar-tiny.md, of the model that is carried")
+    measure.add_argument("--max-tokens", type=int, default=128, metavar="N", help="limit of a reply (default 128)")
+    measure.add_argument("--threads", type=int, default=0, metavar="N", help="threads; default: every core allowed")
     return parser
 
 

@@ -123,7 +123,7 @@ class DecodeLoop:
         return cut(np.concatenate(tokens), np.concatenate(prompts), self._end)
 
     def _graph(self) -> Callable[[], None]:
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):

@@ -66,7 +66,14 @@ class UnitLowerInverse(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
         """-T' G T', below the diagonal."""
         (inverse,) = ctx.saved_tensors
-        return -(inverse.mT @ grads[0] @ inverse.mT).tril(-1)
+        gradient: torch.Tensor = -(inverse.mT @ grads[0] @ inverse.mT).tril(-1)
+        return gradient
+
+
+def unit_lower_inverse(below: torch.Tensor) -> torch.Tensor:
+    """See `UnitLowerInverse`."""
+    out: torch.Tensor = UnitLowerInverse.apply(below)  # type: ignore[no-untyped-call]
+    return out
 
 
 def chunked(
@@ -115,6 +122,6 @@ def _within_chunks(
     mixing = spread(k @ k.mT) * between * beta.unsqueeze(-1)
     local = spread(q @ k.mT) * between
     weighted = (spread(k) * (beta * total.exp()).unsqueeze(-1), v * beta.unsqueeze(-1))
-    inverse = UnitLowerInverse.apply(mixing.flatten(0, 2)).view(mixing.shape)
+    inverse = unit_lower_inverse(mixing.flatten(0, 2)).view(mixing.shape)
     keys, values = torch.split(inverse @ torch.cat(weighted, dim=-1), [k.shape[-1], v.shape[-1]], dim=-1)
     return local.flatten(1, 2), keys.flatten(1, 2), values.flatten(1, 2)

@@ -30,10 +30,12 @@ def target_loss(target: Target, batches: Batches, tokens: int, *, quantised: boo
     return loss
 
 
-def cross_entropy(target: Target, batch: Batch) -> torch.Tensor:
-    """Mean nats a predicted token."""
+def cross_entropy(target: Target, batch: Batch, scale: float = 1.0) -> torch.Tensor:
+    """Mean nats a predicted token, of logits times ``scale``."""
     logits, _ = target(batch.token_ids)
-    return torch_functional.cross_entropy(logits.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=NO_LABEL)
+    return torch_functional.cross_entropy(
+        scale * logits.flatten(0, 1).float(), batch.labels.flatten(), ignore_index=NO_LABEL
+    )
 
 
 @torch.no_grad()

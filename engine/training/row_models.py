@@ -124,11 +124,15 @@ class TargetRows:
         mixed = torch_functional.silu((rows * mixer.conv1d.weight[:, 0].T.to(x.dtype)).sum(dim=1))
         q, k, v = torch.split(mixed.float(), [sizes.keys, sizes.keys, sizes.values], dim=-1)
         ratio = sizes.value_heads // sizes.key_heads
-        q = l2_norm(q.unflatten(-1, (-1, sizes.key_dim))).repeat_interleave(ratio, dim=1) * sizes.key_dim**-0.5
-        k = l2_norm(k.unflatten(-1, (-1, sizes.key_dim))).repeat_interleave(ratio, dim=1)
+        q, k, v = (
+            part.view(len(part), -1, width)
+            for part, width in ((q, sizes.key_dim), (k, sizes.key_dim), (v, sizes.value_dim))
+        )
+        q = l2_norm(q).repeat_interleave(ratio, dim=1) * sizes.key_dim**-0.5
+        k = l2_norm(k).repeat_interleave(ratio, dim=1)
         log_decay, beta = mixer.gates(mixer.in_proj_a(x), mixer.in_proj_b(x))
         state = self._state[index] * (log_decay.exp() * going_on[:, None])[..., None, None]
-        correction = beta[..., None] * (v.unflatten(-1, (-1, sizes.value_dim)) - (k[..., None, :] @ state)[..., 0, :])
+        correction = beta[..., None] * (v - (k[..., None, :] @ state)[..., 0, :])
         state = state + k[..., None] * correction[..., None, :]
         self._state[index].copy_(state)
         read = (q[..., None, :] @ state)[..., 0, :]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as torch_functional
@@ -83,9 +83,12 @@ class GdnMixer(nn.Module):
         sizes = self._sizes
         mixed = gdn.causal_conv(self.in_proj_qkv(x), self.conv1d.weight[:, 0])
         q, k, v = torch.split(mixed, [sizes.keys, sizes.keys, sizes.values], dim=-1)
-        q, k = q.unflatten(-1, (-1, sizes.key_dim)), k.unflatten(-1, (-1, sizes.key_dim))
+        q, k, v = (
+            part.view(*part.shape[:-1], -1, width)
+            for part, width in ((q, sizes.key_dim), (k, sizes.key_dim), (v, sizes.value_dim))
+        )
         log_decay, beta = self.gates(self.in_proj_a(x), self.in_proj_b(x))
-        core = gdn.chunked(q, k, v.unflatten(-1, (-1, sizes.value_dim)), log_decay, beta)
+        core = gdn.chunked(q, k, v, log_decay, beta)
         out: torch.Tensor = self.out_proj(self.gated_norm(core, self.in_proj_z(x)))
         return out
 
@@ -106,6 +109,8 @@ class AttentionMixer(nn.Module):
         super().__init__()
         sizes, hidden = config.attention, config.hidden_size
         self._sizes = sizes
+        # What turned keys and values become in a cache; nothing happens to them where it is None.
+        self.kept_as: Callable[[torch.Tensor], torch.Tensor] | None = None
         queries, keys = sizes.num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
         self.q_proj = Projection(2 * queries, hidden, hidden**-0.5)
         self.k_proj = Projection(keys, hidden, hidden**-0.5)
@@ -126,10 +131,10 @@ class AttentionMixer(nn.Module):
         """x [B, T, H] -> [B, T, H]; ``turn`` is the table of cosines and sines of T positions."""
         query, gate, key, value = self.heads(x)
         group = self._sizes.num_heads // self._sizes.num_kv_heads
-        query = rotate(query, turn).to(value.dtype).transpose(1, 2)
-        key, value = (
-            part.to(value.dtype).repeat_interleave(group, dim=2).transpose(1, 2) for part in (rotate(key, turn), value)
-        )
+        query, key = rotate(query, turn).to(value.dtype).transpose(1, 2), rotate(key, turn).to(value.dtype)
+        if self.kept_as is not None:
+            key, value = self.kept_as(key), self.kept_as(value)
+        key, value = (part.repeat_interleave(group, dim=2).transpose(1, 2) for part in (key, value))
         attended = torch_functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         return self.leave(attended.transpose(1, 2), gate)
 

@@ -49,9 +49,16 @@ def test_the_engine_gives_the_logits_that_were_trained(recipe: Recipe, target: T
     sequence.release()
     with torch.no_grad():
         expected, _ = target(torch.tensor([token_ids]))
-    # Fixed-point activations: 2^-15 of the largest of 32 inputs a product (see `linear`), through four layers.
-    assert (seen - expected[0]).norm() / expected.norm() < 32 * 2.0**-15
-    assert torch.equal(seen.argmax(dim=-1), expected[0].argmax(dim=-1))
+    # Activations meet packed weights in fixed point, off by at most 2^-15 of the largest of 32 (see `linear`). What such
+    # an error comes to behind the layers, the forward says itself: its weights are moved by as much.
+    moved = recipe.exported_target()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in moved.named_parameters():
+            if "proj" in name:
+                weight *= 1 + 2.0**-15 * (2 * torch.rand(weight.shape, generator=generator) - 1)
+        allowed = (moved(torch.tensor([token_ids]))[0] - expected).norm()
+    assert (seen - expected[0]).norm() < 8 * allowed
 
 
 @pytest.mark.parametrize("anchor", [1, 7, 40])

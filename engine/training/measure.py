@@ -1,0 +1,210 @@
+"""What quasar-tiny is like, in figures: losses by precision, KV conversion, head rows, acceptance with its control."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as functional_torch
+from tokenizers import Tokenizer
+
+from engine.config import EngineConfig
+from engine.llm import LLM
+from engine.model.bundled import quasar_tiny_draft_path, quasar_tiny_path
+from engine.model.hybrid_config import read_hybrid_config
+from engine.ops import functional
+from engine.request import SamplingParams
+from engine.training import checkpoints, text, vocabulary
+from engine.training.batches import NO_LABEL, Batch, Batches
+from engine.training.losses import cut_law
+from engine.training.recipe import TEMPERATURE
+from engine.training.target import AttentionMixer, Layer, Target
+
+FP8 = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
+SAMPLED = SamplingParams(temperature=1.0, top_k=20, top_p=0.95, seed=7)
+
+Codec = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Speculative rounds over some prompts."""
+
+    tokens: int
+    rounds: int
+    stopped: int
+    prompts: int
+
+    @property
+    def emitted_per_round(self) -> float:
+        """Tokens behind the first one over rounds."""
+        return self.tokens / self.rounds
+
+
+def held_out_batches(target: Path) -> list[Batch]:
+    """The held-out conversations that lie beside the model."""
+    lines = (target.parent / "held_out_text.jsonl").read_text(encoding="utf-8").splitlines()
+    conversations = [text.Conversation(*json.loads(line)) for line in lines]
+    tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
+    return Batches(vocabulary.encode(tokenizer, conversations), "cpu", packed=False).in_order(4096)
+
+
+def stored_target(folder: Path) -> Target:
+    """The target with the numbers that its checkpoint stands for, float32."""
+    target = Target(read_hybrid_config(folder))
+    checkpoints.load_exported(target, folder)
+    return target.requires_grad_(False)
+
+
+def codec(dtype: torch.dtype) -> Codec:
+    """There and back through the engine's FP8 codec, scale 1."""
+
+    def convert(x: torch.Tensor) -> torch.Tensor:
+        return functional.fp8_decode(functional.fp8_encode(x.contiguous(), dtype))
+
+    return convert
+
+
+def losses_by_precision(target: Target, batches: list[Batch]) -> dict[str, tuple[float, float]]:
+    """Nats a token as stored, and as trained (logits times `TEMPERATURE`); by what keys and values are kept as."""
+    found = {}
+    for name, convert in {"float32": None, **{name: codec(dtype) for name, dtype in FP8.items()}}.items():
+        for mixer in attention_mixers(target):
+            mixer.kept_as = convert
+        found[name] = _nats(target, batches)
+    for mixer in attention_mixers(target):
+        mixer.kept_as = None
+    return found
+
+
+def _nats(target: Target, batches: list[Batch]) -> tuple[float, float]:
+    """Cross entropy of the stored logits and of those times `TEMPERATURE`, nats a token."""
+    sums, count = torch.zeros(2), 0
+    for batch in batches:
+        logits, _ = target(batch.token_ids)
+        wanted = batch.labels != NO_LABEL
+        for index, scale in enumerate((1.0, TEMPERATURE)):
+            sums[index] += functional_torch.cross_entropy(scale * logits[wanted], batch.labels[wanted], reduction="sum")
+        count += int(wanted.sum())
+    return float(sums[0]) / count, float(sums[1]) / count
+
+
+def kv_errors(target: Target, batches: list[Batch]) -> dict[str, dict[str, float]]:
+    """The largest relative L2 error of a head's keys or values, text by text, and the largest magnitude."""
+    worst: dict[str, dict[str, float]] = {"K": {"largest": 0.0}, "V": {"largest": 0.0}}
+    seen: list[torch.Tensor] = []
+
+    def note(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return x
+
+    for mixer in attention_mixers(target):
+        mixer.kept_as = note
+    for batch in batches:
+        target(batch.token_ids)
+    for mixer in attention_mixers(target):
+        mixer.kept_as = None
+    for index, rows in enumerate(seen):  # keys, values, keys, values, …
+        into = worst["KV"[index % 2]]
+        into["largest"] = max(into["largest"], float(rows.abs().max()))
+        for name, dtype in FP8.items():
+            error = (codec(dtype)(rows) - rows).norm(dim=(1, 3)) / rows.norm(dim=(1, 3))  # text, head
+            into[name] = max(into.get(name, 0.0), float(error.max()))
+    return worst
+
+
+def head_rows(target: Target, batches: list[Batch]) -> dict[str, float]:
+    """Rows whose nucleus (top-k 20, top-p 0.95) is another one with logits rounded to FP16, and the distances."""
+    rows = flipped = 0
+    worst = worst_full = 0.0
+    for batch in batches:
+        logits, _ = target(batch.token_ids)
+        logits = logits[batch.labels != NO_LABEL]
+        exact, rounded = cut_law(logits), cut_law(logits.half().float())
+        rows += len(logits)
+        flipped += int(((exact > 0) != (rounded > 0)).any(dim=-1).sum())
+        worst = max(worst, float((exact - rounded).abs().sum(dim=-1).max()) / 2)
+        full = logits.softmax(dim=-1) - logits.half().float().softmax(dim=-1)
+        worst_full = max(worst_full, float(full.abs().sum(dim=-1).max()) / 2)
+    return {"rows": rows, "flipped": flipped, "worst TV, cut": worst, "worst TV, whole": worst_full}
+
+
+def acceptance(draft: Path, params: SamplingParams, prompts: Sequence[str], **settings: Any) -> Acceptance:
+    """Rounds of the engine with ``draft`` over chat prompts, all in one batch."""
+    llm = LLM(
+        EngineConfig(
+            model=quasar_tiny_path(),
+            draft="dflash2",
+            draft_model=draft,
+            max_model_len=640,
+            max_sequences=len(prompts),
+            **settings,
+        )
+    )
+    results = llm.generate_batch([llm.chat_prompt(prompt) for prompt in prompts], params)
+    return Acceptance(
+        tokens=sum(len(result.token_ids) - 1 for result in results),
+        rounds=sum(result.rounds for result in results),
+        stopped=sum(result.finish_reason == "stop" for result in results),
+        prompts=len(results),
+    )
+
+
+def shifted_taps(folder: Path) -> Path:
+    """A copy of the carried draft whose taps are one layer off: the planted defect that acceptance must show."""
+    draft = quasar_tiny_draft_path()
+    config = json.loads((draft / "config.json").read_text(encoding="utf-8"))
+    config["dflash_config"]["target_layer_ids"] = [tap + 1 for tap in config["dflash_config"]["target_layer_ids"]]
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "model.safetensors").symlink_to(draft / "model.safetensors")
+    return folder
+
+
+def held_out_prompts() -> list[str]:
+    """Questions about held-out topics, and editing tasks."""
+    path = quasar_tiny_path().parent / "held_out_prompts.json"
+    prompts = json.loads(path.read_text(encoding="utf-8"))
+    return [*prompts["questions"], *prompts["edits"]]
+
+
+def attention_mixers(target: Target) -> list[AttentionMixer]:
+    """The layers that have keys and values."""
+    mixers = (layer.mixer for layer in target.layers if isinstance(layer, Layer))
+    return [mixer for mixer in mixers if isinstance(mixer, AttentionMixer)]
+
+
+def tables(max_tokens: int, threads: int) -> Iterator[str]:
+    """Everything above as lines of markdown, each as soon as it is known."""
+    target, batches = stored_target(quasar_tiny_path()), held_out_batches(quasar_tiny_path())
+    yield from ("| keys and values | held-out nats a token, T = 1 | at the trained temperature |", "|---|--:|--:|")
+    for name, (stored, trained) in losses_by_precision(target, batches).items():
+        yield f"| NVFP4 weights, {name} | {stored:.4f} | {trained:.4f} |"
+    yield from ("", "| | largest magnitude | E4M3, worst relative L2 | E5M2, worst relative L2 |", "|---|--:|--:|--:|")
+    for name, row in kv_errors(target, batches).items():
+        yield f"| {name} | {row['largest']:.2f} | {row['E4M3']:.5f} | {row['E5M2']:.5f} |"
+    head = head_rows(target, batches)
+    yield from ("", "| head rows | another nucleus in FP16 | worst TV after top-k/top-p | worst TV of the whole row |")
+    yield "|--:|--:|--:|--:|"
+    yield f"| {head['rows']} | {head['flipped']} | {head['worst TV, cut']:.6f} | {head['worst TV, whole']:.6f} |"
+    yield from (
+        "",
+        "| draft | sampling | emitted a round | tokens | rounds | ended by themselves |",
+        "|---|---|" + "--:|" * 4,
+    )
+    prompts = held_out_prompts()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, path in {
+            "as trained": quasar_tiny_draft_path(),
+            "taps one layer off": shifted_taps(Path(folder)),
+        }.items():
+            for law, params in {"greedy": SamplingParams(), "T = 1, top-k 20, top-p 0.95": SAMPLED}.items():
+                seen = acceptance(path, replace(params, max_tokens=max_tokens), prompts, threads=threads)
+                yield (
+                    f"| {name} | {law} | {seen.emitted_per_round:.2f} | {seen.tokens} | {seen.rounds} "
+                    f"| {seen.stopped} of {seen.prompts} |"
+                )
