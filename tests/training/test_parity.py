@@ -49,14 +49,14 @@ def test_the_engine_gives_the_logits_that_were_trained(recipe: Recipe, target: T
     sequence.release()
     with torch.no_grad():
         expected, _ = target(torch.tensor([token_ids]))
-    # Activations meet packed weights in fixed point, off by at most 2^-15 of the largest of 32 (see `linear`). What such
-    # an error comes to behind the layers, the forward says itself: its weights are moved by as much.
+    # Activations meet packed weights in fixed point, off by at most 2^-15 of the largest of 32 (see `linear`). What
+    # such an error comes to behind the layers, the forward says itself: its weights are moved by as much.
     moved = recipe.exported_target()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, weight in moved.named_parameters():
             if "proj" in name:
-                weight *= 1 + 2.0**-15 * (2 * torch.rand(weight.shape, generator=generator) - 1)
+                weight.mul_(1 + 2.0**-15 * (2 * torch.rand(weight.shape, generator=generator) - 1))
         allowed = (moved(torch.tensor([token_ids]))[0] - expected).norm()
     assert (seen - expected[0]).norm() < 8 * allowed
 
