@@ -27,6 +27,8 @@ class Split(StrEnum):
 
 
 class Route(StrEnum):
+    """The kernels of a projection."""
+
     DENSE = "dense"  # row-major FP16 matrix
     PACKED = "packed"  # packed layout, physical width
     SMALL_M = "small_m"  # packed, and a second kernel for at most 32 rows

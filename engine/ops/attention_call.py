@@ -26,6 +26,7 @@ class RouteCounters:
         self._counts: Counter[Route] = Counter()
 
     def increment(self, route: Route, times: int = 1) -> None:
+        """A route ran to its end, ``times`` times."""
         self._counts[route] += times
 
     def __getitem__(self, route: Route) -> int:
@@ -70,6 +71,7 @@ class AttentionCall:
 
     @property
     def block_size(self) -> int:
+        """Token slots of a page."""
         return self.k_cache.shape[1]
 
     @property

@@ -2,7 +2,8 @@
 
 Conventions of every op:
 
-- Activations are float32 on the CPU and float16 on CUDA. ``out=`` is optional; where given, it is written and returned.
+- Activations are float32 on the CPU and float16 on CUDA: where float32 is said of them below, it is float16 there.
+- ``out=`` is optional; where given, it is written and returned.
 - A wrong dtype, shape, stride or alignment, an index out of range or a library that is too old raises ``ValueError`` or
   ``RuntimeError`` with what was seen and what is allowed. Nothing falls back to another implementation.
 - On the CPU every result has the same bits whatever the number of threads, the vector width of the machine and the
@@ -18,6 +19,7 @@ from engine.ops.head import candidate_logits, dense_logits
 from engine.ops.kv_codec import fp8_decode, fp8_encode, store_kv
 from engine.ops.packed import PackedQ4_1, PackedQ8_0, pack_q4_1, pack_q8_0
 from engine.ops.placement import on_cuda
+from engine.ops.reference import FULL_WINDOW, Weight
 from native import ops as native_ops
 from native import ops_cuda
 from native.cuda_bindings.packed import PackedInt4, PackedNvfp4, pack_awq, pack_int4, pack_nvfp4
@@ -52,10 +54,6 @@ __all__ = [
     "silu_mul",
     "store_kv",
 ]
-
-Weight = torch.Tensor | PackedQ4_1 | PackedQ8_0 | PackedInt4 | PackedNvfp4
-
-FULL_WINDOW = (-1, -1)
 
 
 def embedding(ids: torch.Tensor, weight: PackedQ8_0 | torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:

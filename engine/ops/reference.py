@@ -1,4 +1,4 @@
-"""Plain torch twins of `engine.ops.functional`, name for name and argument for argument.
+"""Plain torch twins of `engine.ops.functional`, name for name and argument for argument (the GDN ones without ``out``).
 
 They say what each op means: no tiling, no fusing, float32 inside. They run on any device and check nothing;
 `functional` checks.
@@ -15,6 +15,7 @@ from native.cuda_bindings.packed import PackedInt4, PackedNvfp4
 
 __all__ = [
     "FULL_WINDOW",
+    "Weight",
     "candidate_logits",
     "dense_logits",
     "embedding",

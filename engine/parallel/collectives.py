@@ -6,13 +6,10 @@ added on every rank in rank order, so that all ranks have the same bits and a re
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
+from engine.ops.bound import Step
 from engine.parallel.group import Group
-
-Step = Callable[[], object]
 
 
 def ordered_sum(parts: torch.Tensor, out: torch.Tensor) -> None:

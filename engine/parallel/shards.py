@@ -28,6 +28,7 @@ class Rows:
 
     @property
     def count(self) -> int:
+        """How many rows."""
         return self.stop - self.start
 
 

@@ -1,8 +1,8 @@
 """The candidate cache: what was drafted in the running round and with which probabilities, in fixed buffers.
 
-Verification reads it: a row holds the few tokens that its draft had any chance to be, everything else has none. A row
-is narrower when its token was looked up (one token, probability 1) than when it was drawn (the candidates), so a slot
-is erased before it is written: what a wider row left behind would count as candidates of the new one.
+Its rows are the laws that a proposal carries: a row holds the few tokens that its draft had any chance to be, the
+others have none. A row is narrower when its token was looked up (one token, probability 1) than when it was drawn (the
+candidates), so a slot is erased before it is written: what a wider row left behind would count as its candidates.
 """
 
 from __future__ import annotations

@@ -47,11 +47,6 @@ class PagedKVCache:
                 "what the machine has: give a smaller max-model-len or kv-cache-tokens"
             ) from error
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the whole pool, touched or not."""
-        return self._data.numel() * self._data.element_size()
-
     def keys(self, layer: int) -> torch.Tensor:
         """Keys of one layer, a view ``[blocks, block_size, kv_heads, head_dim]``."""
         return self._data[layer, :, 0]

@@ -49,15 +49,14 @@ class BlockDrafter:
         ]
         lattice = self.runner.draft(blocks)
         masses = lattice_masses(lattice.scores, [item.temperature for item in drafting])
-        drafted: dict[int, Drafted | Fault] = {}
+        drafted: dict[DraftItem, Drafted | Fault] = {}
         for index, (item, reservation) in enumerate(zip(drafting, reservations, strict=True)):
             walked = self._walk(lattice, masses, index, item)
-            drafted[id(item)] = (
-                walked
-                if isinstance(walked, Fault)
-                else Drafted(self._kept(index, self._joined(walked, item)), reservation)
-            )
-        return [drafted.get(id(item), Drafted(Proposal())) for item in items]
+            if isinstance(walked, Fault):
+                drafted[item] = walked
+            else:
+                drafted[item] = Drafted(self._kept(index, self._joined(walked, item)), reservation)
+        return [drafted.get(item, Drafted(Proposal())) for item in items]
 
     def _walk(self, lattice: Lattice, masses: npt.NDArray[np.int64], index: int, item: DraftItem) -> Proposal | Fault:
         fault = lattice.faults[index]
