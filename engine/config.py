@@ -24,6 +24,7 @@ CONTEXT_KV_GRAPH_VARIABLE = "VLLM_SM70_DFLASH2_CONTEXT_KV_GRAPH"
 
 MAX_DRAFT_TOKENS = 31
 MAX_THREADS = 256
+MAX_RANKS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +89,8 @@ class EngineConfig:
         _within("block-size", self.block_size, 1, 1024)
         _within("max-sequences", self.max_sequences, 1, 256)
         _within("prefill-chunk", self.prefill_chunk, 1, 4096)
-        if self.tp < 1 or self.tp & (self.tp - 1):
-            raise InputError(f"tp is {self.tp}; allowed: 1, 2, 4 and further powers of two")
+        if not 1 <= self.tp <= MAX_RANKS or self.tp & (self.tp - 1):
+            raise InputError(f"tp is {self.tp}; allowed: 1, 2, 4 and further powers of two up to {MAX_RANKS}")
         if self.tp > 1 and ":" in self.device:
             raise InputError(f"device is {self.device!r} with tp {self.tp}; allowed: cuda (rank r takes card r) or cpu")
         for name, value in (("max-model-len", self.max_model_len), ("kv-cache-tokens", self.kv_cache_tokens)):

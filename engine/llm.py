@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from engine.model.tokenizer import TextStream
 from engine.parallel.followers import Leader, follow
 from engine.parallel.group import Alone, Group
 from engine.request import MAX_SEED, Request, SamplingParams
-from engine.result import GenerationResult, Recorder, StepClock
+from engine.result import GenerationResult, Recorder, StepClock, refused
 from engine.run import Round, RoundObserver, Run, SeedNoise
 from engine.scheduler import Scheduler
 from engine.steps.commit import commit
@@ -61,15 +62,26 @@ class LLM:
 
     def generate(self, prompt: Prompt, params: SamplingParams | None = None) -> GenerationResult:
         """One prompt (text as it is, or token ids) to its end. Raises ``InputError`` for a prompt that does not fit."""
-        return self.generate_batch([prompt], params or SamplingParams())[0]
+        request = self._request(prompt, params or SamplingParams())
+        return self._to_the_end([self._admit(request)])[0]
 
     def generate_batch(
         self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
     ) -> list[GenerationResult]:
-        """Several prompts together, results in their order. No prompt runs unless all of them fit."""
+        """Several prompts together, results in their order.
+
+        What `generate` would refuse with an ``InputError`` comes back as a result with the finish reason "error" and
+        that message; the others run. Raises ``InputError`` for another number of ``params`` than of prompts.
+        """
         settings = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
-        requests = [self._request(prompt, one) for prompt, one in zip(prompts, settings, strict=True)]
-        runs = [self._admit(request) for request in requests]
+        if len(settings) != len(prompts):
+            raise InputError(f"{len(settings)} params for {len(prompts)} prompts; allowed: one for all, or one each")
+        asked = [self._request_or_refusal(prompt, one) for prompt, one in zip(prompts, settings, strict=True)]
+        runs = [self._admit(request) for request in asked if isinstance(request, Request)]
+        results = iter(self._to_the_end(runs))
+        return [next(results) if isinstance(request, Request) else request for request in asked]
+
+    def _to_the_end(self, runs: Sequence[Run]) -> list[GenerationResult]:
         try:
             while self._scheduler.has_work:
                 self.step()
@@ -77,6 +89,12 @@ class LLM:
             for run in runs:
                 self.withdraw(run)
         return [run.result() for run in runs]
+
+    def _request_or_refusal(self, prompt: Prompt, params: SamplingParams) -> Request | GenerationResult:
+        try:
+            return self._request(prompt, params)
+        except InputError as error:
+            return refused(str(error), params, self.config.verify_width - 1)
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> TextGeneration:
         """One prompt, its text piece by piece. Raises ``InputError`` for a prompt that does not fit."""
@@ -176,7 +194,7 @@ class LLM:
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Resolve everything that a request leaves open, or say why it cannot run."""
-        token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else _whole_numbers(prompt))
         strange = [token_id for token_id in token_ids if not 0 <= token_id < self.runner.vocab_size]
         if strange:
             raise InputError(f"token id {strange[0]} in the prompt; allowed: 0 to {self.runner.vocab_size - 1}")
@@ -226,6 +244,15 @@ class LLM:
         )
         self._scheduler.add(run)
         return run
+
+
+def _whole_numbers(prompt: Sequence[int]) -> list[int]:
+    try:
+        return [operator.index(token_id) for token_id in prompt]
+    except TypeError as error:
+        raise InputError(
+            f"the prompt holds something else than token ids: {error}; allowed: text, or whole numbers"
+        ) from error
 
 
 class TextGeneration:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.request import Request
+from engine.request import Request, SamplingParams
 from engine.sampling.rules import TokenLogprob
 from engine.steps.records import Acceptance, Committed, Fault, FinishReason
 from engine.token_hash import tokens_sha256
@@ -140,6 +140,22 @@ class GenerationResult:
     def tokens_sha256(self) -> str:
         """The token control: SHA-256 over the emitted ids as little-endian int32."""
         return tokens_sha256(self.token_ids)
+
+
+def refused(reason: str, params: SamplingParams, max_drafts: int) -> GenerationResult:
+    """The record of a request that could not run at all: no tokens, and no random number drawn for its seed."""
+    return GenerationResult(
+        prompt_token_ids=(),
+        token_ids=(),
+        text="",
+        finish_reason=FinishReason.ERROR,
+        seed=params.seed or 0,
+        emitted=(),
+        acceptance_histogram=(0,) * (max_drafts + 1),
+        arrival_ts=time.perf_counter(),
+        token_ts=(),
+        error=reason,
+    )
 
 
 @dataclass(frozen=True, slots=True)

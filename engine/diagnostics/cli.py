@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.errors import InputError
+
 if TYPE_CHECKING:
     from engine.config import EngineConfig
 
@@ -26,6 +28,8 @@ def replay_command(arguments: Sequence[str]) -> int:
     parser.add_argument("--draft-tokens", type=int, default=7, metavar="K", help="drafts a round (default 7)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the drafts and the accepted counts")
     options = parser.parse_args(arguments)
+    _at_least_one("rounds", options.rounds)
+    _at_least_one("draft-tokens", options.draft_tokens)
     from engine.config import EngineConfig  # torch and the model code: not for --help
     from engine.diagnostics.replay import random_rounds, replay
     from engine.loading import load_model
@@ -56,9 +60,12 @@ def drift_command(arguments: Sequence[str]) -> int:
     parser.add_argument("--top-k", type=int, default=20, metavar="K", help="of the laws (default 20; 0: off)")
     parser.add_argument("--top-p", type=float, default=0.95, metavar="P", help="of the laws (default 0.95)")
     options = parser.parse_args(arguments)
+    _at_least_one("tokens", options.tokens)
     from engine.diagnostics.drift import drift
     from engine.diagnostics.forced import ForcedRun
+    from engine.request import SamplingParams
 
+    SamplingParams(temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)  # refuses nonsense
     settings = {"kv_cache_dtype": options.kv_cache_dtype, "threads": options.threads}
     run = ForcedRun(
         prompt=options.prompt,
@@ -84,6 +91,12 @@ def drift_command(arguments: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"replay": replay_command, "drift": drift_command}
+
+
+def _at_least_one(name: str, value: int) -> None:
+    """A run over nothing would find everything equal."""
+    if value < 1:
+        raise InputError(f"{name} is {value}; allowed: 1 or more")
 
 
 def _mean(values: Sequence[float]) -> float:

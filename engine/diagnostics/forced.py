@@ -47,13 +47,16 @@ class ForcedRun:
 def config_of(run: ForcedRun, switch: str = "") -> EngineConfig:
     """The engine's settings, with ``switch`` (NAME=VALUE) changed. Raises ``InputError`` for one that means nothing."""
     settings = dict(run.settings)
+    config = EngineConfig(max_sequences=1, model=Path(run.model) if run.model else None, draft="lookup")
     if switch:
         name, given, value = switch.partition("=")
         name = name.replace("-", "_")
         if not given or name not in SWITCHES:
             raise InputError(f"switch {switch!r}; allowed: NAME=VALUE with NAME of {', '.join(SWITCHES)}")
-        settings[name] = int(value) if value.isdecimal() else value
-    config = EngineConfig(max_sequences=1, model=Path(run.model) if run.model else None, draft="lookup")
+        is_text = isinstance(getattr(config, name), str)
+        if not is_text and not value.isdecimal():
+            raise InputError(f"switch {switch!r}; allowed: {name} with a whole number")
+        settings[name] = value if is_text else int(value)
     return replace(config, **settings)
 
 

@@ -39,6 +39,8 @@ _POLITE_SECONDS = 1.0  # between asking a rank to end and ending it
 _ALLOWED_IDLE = timedelta(days=7)  # followers wait in a collective for the next request, however long it takes
 _PRELOADED = ["engine.loading", "engine.llm"]
 
+_LAST_PORT = 65535
+
 Device = Literal["cpu", "cuda"]
 Task = Callable[..., Any]
 
@@ -90,6 +92,8 @@ def run_ranks(
     """
     if size < 1:
         raise InputError(f"tp is {size}; allowed: 1 or more")
+    if not 0 <= port <= _LAST_PORT:
+        raise InputError(f"port is {port}; allowed: 1 to {_LAST_PORT}, or 0 for a free one")
     if port:
         _require_free(port)
     context = multiprocessing.get_context("forkserver")

@@ -126,6 +126,9 @@ def batch_tokens(group: Group, config: EngineConfig, prompts: list[list[int]], c
     settings = SamplingParams(max_tokens=count, stop_token_ids=())
     results = [*llm.generate_batch(prompts, settings), *llm.generate_batch(prompts, settings)]
     llm.close()
+    failed = [result.error for result in results if result.error is not None]
+    if failed:  # no tokens would equal no tokens
+        raise RuntimeError(f"{len(failed)} of {len(results)} requests failed: {failed[0]}")
     return [tuple(result.token_ids) for result in results]
 
 

@@ -47,7 +47,7 @@ def _refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("tp", ["0", "3"])
+@pytest.mark.parametrize("tp", ["0", "3", "1024"])
 def test_tp_that_is_no_power_of_two(tp: str, capfd: pytest.CaptureFixture[str], record: Record) -> None:
     record.group("bad input")
     assert f"tp is {tp}; allowed: 1, 2, 4 and further powers of two" in _refusal(capfd, "--tp", tp)
@@ -55,6 +55,8 @@ def test_tp_that_is_no_power_of_two(tp: str, capfd: pytest.CaptureFixture[str], 
 
 def test_a_port_in_use(folder: Path, capfd: pytest.CaptureFixture[str], record: Record) -> None:
     record.group("bad input")
+    line = _refusal(capfd, "--tp", "2", "--port", "99999", "--model", str(folder))
+    assert "port is 99999; allowed: 1 to 65535, or 0 for a free one" in line
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         line = _refusal(capfd, "--tp", "2", "--port", str(port), "--model", str(folder))

@@ -51,8 +51,23 @@ def test_drift_names_the_first_tensor(folder: Path, capsys: pytest.CaptureFixtur
     assert "first difference: layer 3 keys" in said
 
 
-def test_a_switch_that_means_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["drift", "--switch", "speed=9"], "switch 'speed=9'; allowed: NAME=VALUE with NAME of kv_cache_dtype"),
+        (["drift", "--switch", "threads=x"], "switch 'threads=x'; allowed: threads with a whole number"),
+        (["drift", "--tokens", "0"], "tokens is 0; allowed: 1 or more"),
+        (["drift", "--temperature", "nan"], "temperature is nan; allowed: 0 (greedy) or a finite number above 0"),
+        (["replay", "--rounds", "0"], "rounds is 0; allowed: 1 or more"),
+        (["replay", "--draft-tokens", "0"], "draft-tokens is 0; allowed: 1 or more"),
+        (["admission", "--tp", "0"], "tp is 0; allowed: 1, 2, 4 and further powers of two"),
+    ],
+)
+def test_what_means_nothing_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    model = [] if arguments[0] == "admission" else ["--model", str(folder)]
     with pytest.raises(SystemExit) as leaving:
-        main(["drift", "ab", "--model", str(folder), "--switch", "speed=9"])
+        main([*arguments, *model])
     assert leaving.value.code == 2
-    assert "switch 'speed=9'; allowed: NAME=VALUE with NAME of kv_cache_dtype" in capsys.readouterr().err
+    assert message in capsys.readouterr().err

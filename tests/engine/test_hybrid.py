@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import ModelFileError
+from engine.errors import InputError, ModelFileError
 from engine.llm import LLM
 from engine.model.checkpoint import Checkpoint
 from engine.model.hybrid_config import LayerKind, read_hybrid_config
@@ -261,6 +262,30 @@ def test_damaged_tokenizers_are_refused(tmp_path: Path, name: str, content: str 
         (tmp_path / name).write_text(content)
     with pytest.raises(ModelFileError, match=message):
         LLM(EngineConfig(model=tmp_path))
+
+
+def test_a_request_that_cannot_run_fails_alone(folder: Path) -> None:
+    llm = LLM(EngineConfig(model=folder, kv_cache_tokens=64))
+    params = SamplingParams(max_tokens=5, stop_token_ids=())
+    alone = llm.generate(PROMPT, params)
+    broken: dict[str, Any] = {
+        "needs 206 KV slots (prompt 200, reply 5, one round); the cache has 64": [5] * 200,
+        "the prompt has 300 tokens; allowed: up to 255": [5] * 300,
+        "token id 1000 in the prompt; allowed: 0 to 98": [1000],
+        "the prompt has no tokens; allowed: at least one": [],
+        "the prompt holds something else than token ids": ["x"],
+    }
+    first, *failed, last = llm.generate_batch([PROMPT, *broken.values(), PROMPT], params)
+    assert first.token_ids == last.token_ids == alone.token_ids
+    for reason, result in zip(broken, failed, strict=True):
+        assert (result.finish_reason, result.token_ids) == ("error", ())
+        assert result.error is not None
+        assert reason in result.error
+        with pytest.raises(InputError, match=re.escape(reason)):
+            llm.generate(broken[reason], params)
+    with pytest.raises(InputError, match="1 params for 2 prompts; allowed: one for all, or one each"):
+        llm.generate_batch([PROMPT, PROMPT], [params])
+    assert llm.pool.num_free == llm.pool.num_blocks - 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
