@@ -23,7 +23,7 @@ from engine.model.bundled import draft_path, model_path
 from engine.parallel.launch import Device, RankFailed, join_started, run_ranks
 from engine.parallel.rank import WORLD_SIZE_VARIABLE, current_rank, started_ranks
 from engine.parallel.saved import split_command
-from engine.reply import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, reply
+from engine.reply import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, output_lost, reply
 from engine.routes_cli import COMMANDS as ROUTE_COMMANDS
 from engine.routing import read_overrides
 
@@ -54,8 +54,8 @@ environment: SM70_MODEL is the default of --model, SM70_THREADS of --threads; on
 routing policy count as well (docs/routing.md). Off unless they are 1: VLLM_SM70_DFLASH2_FP32_LOGITS (ranks exchange
 logits in float32), VLLM_SM70_DFLASH2_CONTEXT_PIPELINE (the draft model's context is computed before it is known which
 tokens stay), VLLM_SM70_DFLASH2_CONTEXT_KV_GRAPH (that in CUDA graphs).
-exit codes: 0 ended by itself or at the limit, 1 the model gave no usable logits or a rank died, 2 input that cannot be
-used, 130 interrupted (figures so far are shown).
+exit codes: 0 ended by itself or at the limit, 1 the model gave no usable logits, a rank died or the output cannot be
+written, 2 input that cannot be used, 130 interrupted (figures so far are shown).
 """
 
 
@@ -70,7 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code."""
     try:
         if arguments and arguments[0] in COMMANDS:
-            return COMMANDS[arguments[0]](arguments[1:])
+            code = COMMANDS[arguments[0]](arguments[1:])
+            sys.stdout.flush()
+            return code
         options = _parser().parse_args(arguments)
         config, params = _config(options), sampling_params(options)
         started = started_ranks(config.tp, os.environ)
@@ -93,13 +95,13 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted before the first token", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has gone; a second complaint at exit would say nothing new.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+    except OSError as error:
+        return output_lost(error)
 
 
 def _standard_input() -> str:
+    if sys.stdin is None:
+        raise InputError("standard input is closed; give the prompt as an argument, or open it")
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:

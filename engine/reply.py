@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -50,14 +52,36 @@ def reply(group: Group | None, options: argparse.Namespace, config: EngineConfig
                 print(piece, end="", flush=True)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
+    except OSError as error:
+        code = output_lost(error)
+        llm.close()  # it came between two steps, where the others wait
+        return code
     else:
         llm.close()  # after an interrupt the others may be anywhere; whoever started them ends them
     result = generation.result()
-    print(json.dumps(_record(result, llm), indent=2) if options.json else f"\n\n{figures(result)}", flush=True)
+    try:
+        print(json.dumps(_record(result, llm), indent=2) if options.json else f"\n\n{figures(result)}", flush=True)
+    except OSError as error:
+        return output_lost(error)
     if result.error is not None:
         print(f"error: {result.error}", file=sys.stderr)
         return EXIT_FAILED
     return code
+
+
+def output_lost(error: OSError) -> int:
+    """The exit code when standard output takes no more. That a reader has gone is no failure; a full disk is.
+
+    Raises ``error`` again where it is about something else.
+    """
+    if not isinstance(error, BrokenPipeError) and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        raise error
+    # Nothing more can be said there; a second complaint at exit would say nothing new.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return EXIT_OK
+    print(f"error: the output cannot be written: {error.strerror}; make room or write elsewhere", file=sys.stderr)
+    return EXIT_FAILED
 
 
 @contextlib.contextmanager

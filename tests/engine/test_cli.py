@@ -164,6 +164,28 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 
 @pytest.mark.usefixtures("model_path")
+@pytest.mark.parametrize(
+    "arguments", [["--max-tokens", "2", "Once"], ["--max-tokens", "2", "--json", "Once"], ["routes", "--table"]]
+)
+def test_a_full_disk_is_one_line_and_exit_1(arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*ENGINE, *arguments], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: the output cannot be written: No space left on device; make room or write elsewhere\n"
+    )
+
+
+def test_a_closed_standard_input_is_refused(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    code, _, err = call("-")
+    assert code == 2
+    assert err == "error: standard input is closed; give the prompt as an argument, or open it\n"
+
+
+@pytest.mark.usefixtures("model_path")
 def test_the_reply_streams_and_ends_with_the_figures() -> None:
     done = run("--max-tokens", "8", "Why is the sky blue?")
     assert done.returncode == 0

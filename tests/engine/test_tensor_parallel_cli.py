@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -44,3 +45,13 @@ def test_an_interrupt_shows_the_figures_so_far(reply: list[str], everyone: bool)
         said, errors = run.communicate(timeout=SECONDS)
     assert (run.returncode, errors) == (130, "")
     assert said.rstrip().endswith("aborted")
+
+
+@pytest.mark.parametrize(
+    ("out", "code", "said"), [("| head -c 1", 0, ""), ("> /dev/full", 1, "error: the output cannot be written: ")]
+)
+def test_output_that_goes_nowhere_ends_every_rank(reply: list[str], out: str, code: int, said: str) -> None:
+    command = f"{shlex.join([sys.executable, *reply, '--max-tokens', '16000'])} {out}; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert (ended.returncode, ended.stderr[: len(said) or None]) == (code, said)
+    assert len(ended.stderr.splitlines()) == bool(said)
