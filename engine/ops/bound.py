@@ -16,7 +16,7 @@ import torch
 
 from engine.ops import functional
 from engine.ops.functional import FULL_WINDOW, Weight
-from engine.ops.packed import PackedQ4_1, PackedQ8_0
+from engine.ops.packed import PackedQ8_0
 from engine.ops.placement import on_cuda
 from native import ops as native_ops
 from native import ops_cuda
@@ -94,15 +94,7 @@ def head(x: torch.Tensor, weight: Weight, *, out: torch.Tensor) -> Step:
     """Logits, float32 [M, V] on every device: `linear` whose sums are never rounded to float16."""
     if not _device_runs(x):
         return functional.bind_linear(x, weight, out=out)
-    if isinstance(weight, PackedQ4_1):
-        return partial(ops_cuda.linear_q4_1, x, weight.data, weight.n, out=out, out_dtype=torch.float32)
-    if isinstance(weight, PackedQ8_0):
-        return partial(ops_cuda.linear_q8_0, x, weight.data, weight.n, out=out, out_dtype=torch.float32)
-    if isinstance(weight, ops_cuda.PackedInt4):
-        return partial(ops_cuda.linear_int4, x, weight, out=out, out_dtype=torch.float32)
-    if isinstance(weight, ops_cuda.PackedNvfp4):
-        return partial(ops_cuda.linear_nvfp4, x, weight, out=out, out_dtype=torch.float32)
-    return partial(ops_cuda.linear_f16, x, weight, out=out, out_dtype=torch.float32)
+    return partial(functional.cuda_linear, x, weight, out=out, out_dtype=torch.float32)
 
 
 def silu_mul(gate_up: torch.Tensor, *, out: torch.Tensor) -> Step:

@@ -33,6 +33,7 @@ __all__ = [
     "Weight",
     "bind_linear",
     "candidate_logits",
+    "cuda_linear",
     "dense_logits",
     "embedding",
     "fp8_decode",
@@ -110,17 +111,37 @@ def linear(
     Returns:
         float32 [M, N] of the logical width, whatever the padding. A row's bits do not depend on M.
     """
-    if isinstance(weight, PackedQ4_1) and on_cuda("linear_q4_1", x):
-        return ops_cuda.linear_q4_1(x, weight.data, weight.n, residual=residual, out=out)
-    if isinstance(weight, PackedQ8_0) and on_cuda("linear_q8_0", x):
-        return ops_cuda.linear_q8_0(x, weight.data, weight.n, residual=residual, out=out)
-    if isinstance(weight, PackedInt4) and on_cuda("linear_int4", x):
-        return ops_cuda.linear_int4(x, weight, residual=residual, out=out)
-    if isinstance(weight, PackedNvfp4) and on_cuda("linear_nvfp4", x):
-        return ops_cuda.linear_nvfp4(x, weight, residual=residual, out=out)
-    if isinstance(weight, torch.Tensor) and on_cuda(_dense_linear(x), x):
-        return ops_cuda.linear_f16(x, weight, residual=residual, out=out)
+    if on_cuda(_LINEAR_OPS.get(type(weight), "linear_f16"), x):
+        return cuda_linear(x, weight, residual=residual, out=out)
     return bind_linear(x, weight, residual=residual, out=out)()
+
+
+_LINEAR_OPS: dict[type, str] = {
+    PackedQ4_1: "linear_q4_1",
+    PackedQ8_0: "linear_q8_0",
+    PackedInt4: "linear_int4",
+    PackedNvfp4: "linear_nvfp4",
+}
+
+
+def cuda_linear(
+    x: torch.Tensor,
+    weight: Weight,
+    *,
+    residual: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype = torch.float16,
+) -> torch.Tensor:
+    """`linear` on CUDA for float16 ``x``: float32 sums, rounded once to ``out_dtype`` (float16 or float32)."""
+    if isinstance(weight, PackedQ4_1):
+        return ops_cuda.linear_q4_1(x, weight.data, weight.n, residual=residual, out=out, out_dtype=out_dtype)
+    if isinstance(weight, PackedQ8_0):
+        return ops_cuda.linear_q8_0(x, weight.data, weight.n, residual=residual, out=out, out_dtype=out_dtype)
+    if isinstance(weight, PackedInt4):
+        return ops_cuda.linear_int4(x, weight, residual=residual, out=out, out_dtype=out_dtype)
+    if isinstance(weight, PackedNvfp4):
+        return ops_cuda.linear_nvfp4(x, weight, residual=residual, out=out, out_dtype=out_dtype)
+    return ops_cuda.linear_f16(x, weight, residual=residual, out=out, out_dtype=out_dtype)
 
 
 def bind_linear(
@@ -276,7 +297,3 @@ def paged_attention(
         partition=partition,
         out=out,
     )()
-
-
-def _dense_linear(x: torch.Tensor) -> str:
-    return "linear_f16" if x.device.type == ops_cuda.device_type() else "linear_f32"
