@@ -1,4 +1,4 @@
-"""How an engine is set up: one frozen record, complete when built. Environment variables are read here alone."""
+"""How an engine is set up: one frozen record, complete when built, and what the environment sets of it."""
 
 from __future__ import annotations
 
