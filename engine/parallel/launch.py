@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
@@ -99,6 +100,7 @@ def run_ranks(
     context = multiprocessing.get_context("forkserver")
     # The fork server pays for the imports once; it touches no device and starts no thread before a rank forks off.
     context.set_forkserver_preload(_PRELOADED)
+    _start_fork_server()
     ranks: list[_Rank] = []
     try:
         ranks += (_start(context, rank, size, task, tuple(arguments), device, port) for rank in range(size))
@@ -111,6 +113,16 @@ def run_ranks(
     finally:
         _end(ranks)
     return [rank.result for rank in ranks]
+
+
+def _start_fork_server() -> None:
+    """With interrupts held back: it inherits that, and a key pressed while it imports is the launcher's to answer."""
+    resource_tracker.ensure_running()  # it lets interrupts through again when it has started its own process
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _start(
@@ -239,6 +251,9 @@ def _rank_main(
     if rank:
         # Rank 0 answers an interrupt; the others would only leave it alone in a collective.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_leave_with_launcher, daemon=True).start()
     with _Reporting(channel):
         group = _join(rank, size, channel, device, port)

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,20 @@ def test_output_that_goes_nowhere_ends_every_rank(reply: list[str], out: str, co
     ended = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     assert (ended.returncode, ended.stderr[: len(said) or None]) == (code, said)
     assert len(ended.stderr.splitlines()) == bool(said)
+
+
+def test_an_interrupt_while_the_ranks_start_is_one_line(reply: list[str]) -> None:
+    with subprocess.Popen(
+        [sys.executable, *reply],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as run:
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+        while len(children.read_text().split()) < 2:  # the fork server, which imports the model code
+            time.sleep(0.01)
+        os.killpg(run.pid, signal.SIGINT)
+        _, errors = run.communicate(timeout=SECONDS)
+    assert (run.returncode, errors) == (130, "\ninterrupted before the first token\n")
