@@ -6,7 +6,7 @@ from engine.config import EngineConfig
 from engine.model.draft_runner import DraftRunner
 from engine.model.runner import ModelRunner
 from engine.state.candidates import CandidateCache
-from engine.steps.context import DraftContext
+from engine.steps.context import Context, DraftContext, NoContext
 from engine.steps.draft import Drafter, LookupDrafter, LookupSettings
 from engine.steps.draft_block import BlockDrafter, LookupFusion
 from engine.steps.fusion import FusionSettings
@@ -22,10 +22,10 @@ def make_drafter(config: EngineConfig, draft: DraftRunner | None) -> Drafter:
     return BlockDrafter(draft, cache, _fusion(config) if config.draft_looks_up else None)
 
 
-def make_context(config: EngineConfig, runner: ModelRunner, draft: DraftRunner | None) -> DraftContext | None:
+def make_context(config: EngineConfig, runner: ModelRunner, draft: DraftRunner | None) -> Context:
     """What keeps the context of the draft model, where there is one."""
     if draft is None:
-        return None
+        return NoContext()
     return DraftContext(runner, draft, pipeline=config.context_pipeline, full_rows=config.verify_width)
 
 

@@ -124,18 +124,17 @@ class LLM:
                     run.sequence.commit(count)
                 else:
                     self._reject_and_commit(run, Proposal(), verification, StepClock(), first_rows=count)
-            self._keep_context([run for run, _ in plan.prefill])
+            self.context.committed([run.sequence for run, _ in plan.prefill])
         if plan.decode:
-            clock = StepClock(0.0 if self.context is None else self.context.take_seconds())
+            clock = StepClock(self.context.take_seconds())
             runs, items = self._draft(plan.decode)
             clock.drafted()
             verifications = verify(self.runner, items, self.config.rejection) if items else []
             clock.verified()
-            if self.context is not None and items:
-                self.context.verified(RoundShape(tuple(item.num_rows for item in items), len(plan.prefill)))
+            self.context.verified(RoundShape(tuple(item.num_rows for item in items), len(plan.prefill)))
             for run, item, verification in zip(runs, items, verifications, strict=True):
                 self._reject_and_commit(run, item.proposal, verification, clock)
-            self._keep_context(runs)
+            self.context.committed([run.sequence for run in runs])
         for run in plan.everyone:
             if run.finished:
                 self.withdraw(run)
@@ -182,11 +181,6 @@ class LLM:
         run.record(acceptance, committed, now, times, reports_of(verification, committed, run.request.params))
         if self.observer is not None:
             self.observer.round(Round(run, proposal, verification, acceptance, committed))
-
-    def _keep_context(self, runs: Sequence[Run]) -> None:
-        """Behind the commits of a forward's sequences: the draft model's context of the rows that stayed."""
-        if self.context is not None and runs:
-            self.context.committed([run.sequence for run in runs])
 
     def withdraw(self, run: Run) -> None:
         """Take a request out, finished or not, and hand its blocks back; nothing happens when it is out already."""

@@ -141,6 +141,6 @@ def _record(result: GenerationResult, llm: LLM) -> dict[str, Any]:
             {name.removesuffix("_s"): 1000 * seconds for name, seconds in asdict(times).items()}
             for times in result.step_times
         ],
-        "context_rounds": {} if llm.context is None else llm.context.rounds,
+        "context_rounds": llm.context.rounds,
         "logprobs": [asdict(report) for report in result.logprobs],
     }

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from engine.model.draft_runner import DraftRunner
 from engine.model.runner import ModelRunner, SequenceRows
@@ -40,8 +41,40 @@ def pipeline_refusal(shape: RoundShape, full_rows: int) -> str | None:
     return None
 
 
-class DraftContext:
+class Context(Protocol):
     """Follows every forward of the target. ``rounds`` counts what became of the rounds: ahead, or why not."""
+
+    rounds: Counter[str]
+
+    def verified(self, shape: RoundShape) -> None:
+        """Behind a verification and before its rows are judged."""
+
+    def committed(self, sequences: Sequence[SequenceState]) -> None:
+        """Behind the commits of the last forward's batch, in its order."""
+
+    def take_seconds(self) -> float:
+        """Host seconds spent since the last call: what the drafts of the round to come have cost already."""
+
+
+class NoContext:
+    """Without a draft model there is nothing to follow."""
+
+    def __init__(self) -> None:
+        self.rounds: Counter[str] = Counter()
+
+    def verified(self, shape: RoundShape) -> None:
+        """See `Context`."""
+
+    def committed(self, sequences: Sequence[SequenceState]) -> None:
+        """See `Context`."""
+
+    def take_seconds(self) -> float:
+        """See `Context`."""
+        return 0.0
+
+
+class DraftContext:
+    """The `Context` of a draft model."""
 
     def __init__(self, runner: ModelRunner, draft: DraftRunner, *, pipeline: bool, full_rows: int) -> None:
         self.rounds: Counter[str] = Counter()
@@ -52,17 +85,21 @@ class DraftContext:
         self._seconds = 0.0
 
     def verified(self, shape: RoundShape) -> None:
-        """Behind a verification and before its rows are judged: compute ahead where that is asked for and admitted."""
+        """See `Context`: compute ahead where that is asked for and admitted. A round of no rows had no forward."""
+        if not shape.rows:
+            return
         refusal = pipeline_refusal(shape, self._full_rows) if self._pipeline else "the pipeline is off"
         self.rounds[refusal or ADMITTED] += 1
         if refusal is None:
             self._compute(self._runner.last_batch)
 
     def committed(self, sequences: Sequence[SequenceState]) -> None:
-        """Behind the commits of the last forward's batch, in its order: store the rows that stayed of each sequence.
+        """See `Context`: store the rows that stayed of each sequence; of no sequences there was no forward.
 
         What was computed ahead is taken only for this very batch; what an interrupted round left is computed anew.
         """
+        if not sequences:
+            return
         batch = self._runner.last_batch
         if not self._draft.holds(batch):
             self._compute(batch)
@@ -72,7 +109,7 @@ class DraftContext:
         self._seconds += time.perf_counter() - start
 
     def take_seconds(self) -> float:
-        """Host seconds spent since the last call: what the drafts of the round to come have cost already."""
+        """See `Context`."""
         taken, self._seconds = self._seconds, 0.0
         return taken
 

@@ -138,7 +138,6 @@ def test_the_pipeline_changes_no_bit(target: Path, draft: Path, monkeypatch: pyt
         llm = engine(target, draft, context_pipeline=pipeline, max_sequences=3)
         traces.append(Trace(llm, monkeypatch))
         results.append([said(result) for result in llm.generate_batch([PROMPT, *OTHERS], HOT)])
-        assert llm.context is not None
         assert (llm.context.rounds["ahead"] >= 10) == pipeline
     assert results[0] == results[1]
     off, on = (trace.seen for trace in traces)
