@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import gc
 import io
 import os
@@ -78,6 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # `harness report ... | head`
         sys.stderr.close()
         code = ExitCode.OK
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would be complained of at exit
+        say(f"harness: the output cannot be written: {error.strerror}")
+        say("  -> make room or write elsewhere")
+        code = ExitCode.USAGE
     finally:
         if collecting:
             gc.enable()

@@ -21,7 +21,10 @@ _PLANTED = pytest.StashKey[defects.Defect]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Plant before any module is imported, so that ``from module import name`` sees the spoilt name too."""
-    defect = defects.planted()
+    try:
+        defect = defects.planted()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
     if defect is not None:
         defect.plant()
         config.stash[_PLANTED] = defect

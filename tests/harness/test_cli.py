@@ -31,6 +31,24 @@ def test_help_lists_commands_and_exit_codes(tmp_path: Path) -> None:
         assert command in done.out
 
 
+def test_a_full_disk_is_one_line_and_a_hint(sealed: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", "history", str(sealed / "artifacts" / "bundles")],
+            cwd=REPOSITORY,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-2:] == [
+        "harness: the output cannot be written: No space left on device",
+        "  -> make room or write elsewhere",
+    ]
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("command", commands())
 def test_each_command_s_help_shows_an_example(tmp_path: Path, command: str) -> None:
     done = call_here(tmp_path, command, "--help")

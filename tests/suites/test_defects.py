@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -68,6 +69,15 @@ def test_an_unknown_defect_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(defects.PLANT_VARIABLE, "no-such-defect")
     with pytest.raises(ValueError, match=r"no-such-defect: no such defect; known: .*kernels-nibble-order"):
         defects.planted()
+
+
+def test_pytest_refuses_an_unknown_defect_in_one_line() -> None:
+    environment = {**os.environ, defects.PLANT_VARIABLE: "no-such-defect"}
+    command = [sys.executable, "-m", "pytest", "suites/sampling", "--collect-only", "-q"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: SM70_PLANT=no-such-defect: no such defect; known: " in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_nothing_is_planted_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
