@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.diagnostics.forced import PROBS, ForcedRun, config_of, request_json
+from engine.diagnostics.forced import PROBS, UNUSABLE, ForcedRun, config_of, request_json
 from engine.diagnostics.snapshot import Difference, first_difference
+from engine.errors import InputError
 
 F64 = npt.NDArray[np.float64]
 SECONDS_ALLOWED = 600
@@ -44,7 +45,8 @@ class DriftReport:
 def drift(run: ForcedRun, switch: str = "") -> DriftReport:
     """Run it twice in processes of their own, the second with ``switch``; ``""`` changes nothing (the control).
 
-    Raises ``InputError`` for a switch that means nothing and ``RuntimeError`` when a process fails.
+    Raises ``InputError`` for a switch that means nothing or a model that cannot be used, ``RuntimeError`` when a
+    process fails.
     """
     config_of(run, switch)
     with tempfile.TemporaryDirectory() as folder:
@@ -75,6 +77,8 @@ def _in_a_process(run: ForcedRun, switch: str, out: Path) -> tuple[dict[str, npt
     done = subprocess.run(
         command, input=request_json(run, switch, out), capture_output=True, text=True, timeout=SECONDS_ALLOWED
     )
+    if done.returncode == UNUSABLE:
+        raise InputError(done.stderr.strip())
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
     with np.load(out, allow_pickle=False) as file:

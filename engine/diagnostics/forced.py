@@ -26,6 +26,8 @@ from engine.sampling.cutoffs import RowSettings, plan_cutoffs
 from engine.sampling.distributions import target_probs
 
 PROBS = "probabilities"
+UNUSABLE = 2
+"""Exit code of a process whose input cannot be used; its standard error says why."""
 SWITCHES = ("kv_cache_dtype", "threads", "block_size", "prefill_chunk")
 """Settings of `EngineConfig` that one of two runs may have otherwise."""
 
@@ -91,7 +93,16 @@ def tokens_of(llm: LLM, run: ForcedRun) -> tuple[int, ...]:
 
 
 def main() -> int:
-    """One run, as the module's docstring says."""
+    """One run, as the module's docstring says. Input that cannot be used is one line and exit code 2."""
+    try:
+        _run()
+    except InputError as error:
+        sys.stderr.write(f"{error}\n")
+        return UNUSABLE
+    return 0
+
+
+def _run() -> None:
     request = json.load(sys.stdin)
     run = ForcedRun(**{**request["run"], "tokens": tuple(request["run"]["tokens"])})
     llm = LLM(config_of(run, request["switch"]))
@@ -99,7 +110,6 @@ def main() -> int:
     params = SamplingParams(temperature=run.temperature, top_k=run.top_k, top_p=run.top_p)
     np.savez(request["out"], **force(llm, tokens, params))  # type: ignore[arg-type]  # numpy's stub: keywords are arrays
     json.dump({"tokens": tokens}, sys.stdout)
-    return 0
 
 
 def request_json(run: ForcedRun, switch: str, out: Path) -> str:

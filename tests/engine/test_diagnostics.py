@@ -56,6 +56,7 @@ def test_drift_names_the_first_tensor(folder: Path, capsys: pytest.CaptureFixtur
     [
         (["drift", "--switch", "speed=9"], "switch 'speed=9'; allowed: NAME=VALUE with NAME of kv_cache_dtype"),
         (["drift", "--switch", "threads=x"], "switch 'threads=x'; allowed: threads with a whole number"),
+        (["drift", "--model", "/no/such.gguf"], "error: /no/such.gguf: no such file; give a .gguf file"),
         (["drift", "--tokens", "0"], "tokens is 0; allowed: 1 or more"),
         (["drift", "--temperature", "nan"], "temperature is nan; allowed: 0 (greedy) or a finite number above 0"),
         (["replay", "--rounds", "0"], "rounds is 0; allowed: 1 or more"),
@@ -66,7 +67,7 @@ def test_drift_names_the_first_tensor(folder: Path, capsys: pytest.CaptureFixtur
 def test_what_means_nothing_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    model = [] if arguments[0] == "admission" else ["--model", str(folder)]
+    model = [] if arguments[0] == "admission" or "--model" in arguments else ["--model", str(folder)]
     with pytest.raises(SystemExit) as leaving:
         main([*arguments, *model])
     assert leaving.value.code == 2
