@@ -147,6 +147,8 @@ def acceptance(draft: Path, params: SamplingParams, prompts: Sequence[str], **se
         )
     )
     results = llm.generate_batch([llm.chat_prompt(prompt) for prompt in prompts], params)
+    if refused := [result.error for result in results if result.error is not None]:
+        raise RuntimeError(f"{len(refused)} of {len(results)} replies failed, the first: {refused[0]}")
     return Acceptance(
         tokens=sum(len(result.token_ids) - 1 for result in results),
         rounds=sum(result.rounds for result in results),

@@ -34,7 +34,7 @@ struct alignas(16) RowWorkspace {
   uint32_t low, high;    // kEdgeInRange: keys; kLocateTie: low is the tie
   uint32_t slice, rank;  // kLocateTie
   uint32_t top[kMaxChunks];
-  uint32_t ties[kMaxSlices];  // entries equal to the bound, by slice
+  uint32_t ties[kMaxSlices];   // entries equal to the bound, by slice
   uint64_t coarse[kMassBins];  // coarse masses of the bins, see sampling_bins.cuh
   // Plan: key in the high half, id in the low. Draw: mass of each chunk.
   uint64_t candidates[kSortCapacity];

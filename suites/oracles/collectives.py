@@ -19,9 +19,7 @@ def ordered_sum(parts: npt.NDArray[Any], hidden: npt.NDArray[Any]) -> npt.NDArra
     return out
 
 
-def best_candidates(
-    logits: npt.NDArray[Any], count: int
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], list[bool]]:
+def best_candidates(logits: npt.NDArray[Any], count: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], list[bool]]:
     """The ``count`` best tokens of each row [M, V] by value, then by id; and whether the next ties with the last."""
     values, ids, ties = [], [], []
     for row in logits:

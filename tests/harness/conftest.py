@@ -14,12 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from harness.cli import main
-
-settings.register_profile("shared machine", deadline=None)  # a busy machine is no bug of the code under test
-settings.load_profile("shared machine")
 
 collect_ignore_glob = ["fixture_suites/*"]
 
