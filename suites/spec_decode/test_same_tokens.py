@@ -140,13 +140,18 @@ def exact_pairs(llm: LLM, prompt: Sequence[int], first: int, params: SamplingPar
     }
 
 
-def test_the_sampled_law_is_the_targets(llama: Path, engine_of: EngineOf, record: Record) -> None:
+@pytest.mark.parametrize("draft", ["lookup", "dflash2", "dflash2+lookup"])
+def test_the_sampled_law_is_the_targets(
+    draft: str, llama: Path, hybrid: Path, wide_draft: Path, engine_of: EngineOf, record: Record
+) -> None:
     """The two tokens behind the first, over 600 seeds, against their exact joint law by chi-square at 1e-6.
 
-    Four tokens are allowed and the prompt repeats three of them: the lookup drafts in every round, and often rightly.
+    Four tokens are allowed and the prompt repeats three of them: the lookup drafts in every round, and often rightly; a
+    random draft model knows nothing of the rule and is right now and then.
     """
     seeds, prompt = 600, [40, 41, 42] * 6
-    llm = engine_of(llama, draft="lookup", lookup_min=1, draft_tokens=3, max_sequences=50, max_model_len=64)
+    target = llama if draft == "lookup" else hybrid
+    llm = engine_of(target, draft_tokens=3, max_sequences=50, max_model_len=64, **settings_of(draft, wide_draft))
     rules = LogitsRules(allowed_ids=frozenset({40, 41, 42, 43}))
     params = [
         SamplingParams(max_tokens=3, temperature=4.0, rules=rules, seed=seed, stop_token_ids=())
@@ -167,6 +172,6 @@ def test_the_sampled_law_is_the_targets(llama: Path, engine_of: EngineOf, record
     limit = float(stats.chi2.isf(ALPHA, bins))
     assert statistic <= limit, f"chi-square {statistic:.1f} over {bins} degrees, allowed {limit:.1f}"
     accepted = sum(sum(result.acceptance_histogram[1:]) for result in results)
-    assert accepted > seeds / 10, "hardly anything was accepted: the case has no power"
+    assert accepted > seeds / 20, "hardly anything was accepted: the case has no power"
     record.metric("chi-square over its limit", round(statistic / limit, 6), "1", better="lower")
     record.metric("rounds that accepted", accepted, "round")
