@@ -19,7 +19,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from suites.kernels.test_fuzz import FUZZ as SLOW
-from suites.kernels.test_fuzz import SMALL, indices, tensors
+from suites.kernels.test_fuzz import SMALL, assert_agree, indices, tensors
 
 pytestmark = [pytest.mark.group("fuzz"), pytest.mark.usefixtures("native_library")]
 
@@ -33,7 +33,7 @@ def _copies(arguments: Sequence[Any]) -> list[Any]:
 
 
 def _same(op: str, arguments: Sequence[Any], written: Sequence[int] = (), **options: Any) -> None:
-    """Native and twin on copies of the same arguments: results, and arguments that are written, agree within 1e-3."""
+    """Native and twin on copies of the same arguments: results, and arguments that are written, agree."""
     mine, theirs = _copies(arguments), _copies(arguments)
     message, actual = "", None
     try:
@@ -52,12 +52,7 @@ def _same(op: str, arguments: Sequence[Any], written: Sequence[int] = (), **opti
     elif actual is not None:
         pairs.append((actual, expected))
     for seen, wanted in pairs:
-        assert seen.shape == wanted.shape
-        seen, wanted = seen.to(torch.float64), wanted.to(torch.float64)
-        finite = wanted.abs()[wanted.isfinite()]
-        scale = float(finite.max()) if finite.numel() else 0.0
-        close = torch.isclose(seen, wanted, rtol=1e-3, atol=1e-3 * max(scale, 1e-6), equal_nan=True)
-        assert bool(close.all()), f"{op}: {seen} against {wanted}"
+        assert_agree(op, seen, wanted)
 
 
 def _equal(before: torch.Tensor, after: torch.Tensor) -> bool:

@@ -82,8 +82,6 @@ def test_on_equals_off(
     """Target states, fc outputs, draft inputs, candidates, lattice, laws, counts, pages, numbers asked for."""
     (off, quiet), (on, ahead) = (run(SCENARIOS[name], flag, hybrid, wide_draft, monkeypatch) for flag in (False, True))
     entries = assert_same_tape(quiet, ahead)
-    assert off.context is not None
-    assert on.context is not None
     assert off.context.rounds[ADMITTED] == 0
     ahead_rounds = on.context.rounds[ADMITTED]
     assert (ahead_rounds > 0) == SCENARIOS[name].admitted, f"rounds by what became of them: {dict(on.context.rounds)}"
@@ -96,7 +94,6 @@ def test_the_boundaries_cover_partial_and_full_acceptance(
 ) -> None:
     """At least ten real boundaries of the first scenario ran ahead, among them no, some and all drafts accepted."""
     on, tape = run(SCENARIOS["one-request"], True, hybrid, wide_draft, monkeypatch)
-    assert on.context is not None
     accepted = {len(one.acceptance.accepted) for one in tape.rounds[1:]}
     assert on.context.rounds[ADMITTED] >= LEAST_BOUNDARIES
     assert {0, K} < accepted

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.group("same tokens")
 PROMPT = [5, 9, 7, 33, 12, 60, 61, 62, 5, 9, 7, 33, 12, 60, 61, 62, 5, 9, 7, 14, 15]
 PROMPTS = {"periodic": PROMPT, "cycle": [70, 71, 72] * 7, "one-token": [8], "no-repeat": list(range(20, 45))}
 FUSION = {"fusion_weak": 1, "fusion_strong": 3, "fusion_agree": 1, "fusion_tail": 2}
+# Rounds that must accept something, or the sampled law is shown of rejection alone.
+LEAST_ACCEPTING = {"lookup": 60, "dflash2": 30, "dflash2+lookup": 30}
 ALPHA = 1e-6  # false-alarm rate of a statistical case over the choice of its seeds
 
 
@@ -140,7 +142,7 @@ def exact_pairs(llm: LLM, prompt: Sequence[int], first: int, params: SamplingPar
     }
 
 
-@pytest.mark.parametrize("draft", ["lookup", "dflash2", "dflash2+lookup"])
+@pytest.mark.parametrize("draft", LEAST_ACCEPTING)
 def test_the_sampled_law_is_the_targets(
     draft: str, llama: Path, hybrid: Path, wide_draft: Path, engine_of: EngineOf, record: Record
 ) -> None:
@@ -172,6 +174,6 @@ def test_the_sampled_law_is_the_targets(
     limit = float(stats.chi2.isf(ALPHA, bins))
     assert statistic <= limit, f"chi-square {statistic:.1f} over {bins} degrees, allowed {limit:.1f}"
     accepted = sum(sum(result.acceptance_histogram[1:]) for result in results)
-    assert accepted > seeds / 20, "hardly anything was accepted: the case has no power"
+    assert accepted > LEAST_ACCEPTING[draft], "hardly anything was accepted: the case has no power"
     record.metric("chi-square over its limit", round(statistic / limit, 6), "1", better="lower")
     record.metric("rounds that accepted", accepted, "round")

@@ -111,6 +111,7 @@ def test_fp8_scales_multiply_keys_and_values() -> None:
     for dtype in FP8:
         arguments = replace(VERIFY, dtype=dtype).build() | {"k_scale": 0.5, "v_scale": 2.0}
         expected = reference.paged_attention(**arguments)
+        # The bound of `test_against_the_twin_on_every_path`, doubled as the values are.
         torch.testing.assert_close(functional.paged_attention(**arguments), expected, atol=2e-5, rtol=0)
 
 
