@@ -20,9 +20,9 @@ from engine.diagnostics.cli import COMMANDS as DIAGNOSTIC_COMMANDS
 from engine.errors import InputError
 from engine.linear.table_cli import COMMANDS as ADMISSION_COMMANDS
 from engine.model.bundled import draft_path, model_path
+from engine.model.saved_shards import split_command
 from engine.parallel.launch import Device, RankFailed, join_started, run_ranks
 from engine.parallel.rank import WORLD_SIZE_VARIABLE, current_rank, started_ranks
-from engine.parallel.saved import split_command
 from engine.reply import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, output_lost, reply
 from engine.routes_cli import COMMANDS as ROUTE_COMMANDS
 from engine.routing import read_overrides

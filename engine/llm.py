@@ -12,8 +12,8 @@ from engine.config import EngineConfig
 from engine.drafting import make_context, make_drafter
 from engine.errors import InputError
 from engine.loading import load_model
+from engine.model.followers import Leader, follow
 from engine.model.tokenizer import TextStream
-from engine.parallel.followers import Leader, follow
 from engine.parallel.group import Alone, Group
 from engine.request import MAX_SEED, Request, SamplingParams
 from engine.result import GenerationResult, Recorder, StepClock, refused

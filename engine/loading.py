@@ -16,26 +16,26 @@ from engine.model.decoder import Decoder
 from engine.model.device import ModelDevice, open_device
 from engine.model.dflash2_config import DFlash2Config, TargetSizes
 from engine.model.draft_runner import DraftRunner
+from engine.model.followers import Leader
 from engine.model.gguf_file import read_gguf
 from engine.model.hybrid import Hybrid
 from engine.model.hybrid_config import HybridConfig, LayerKind, read_hybrid_config
+from engine.model.hybrid_shards import hybrid_format, hybrid_shard
 from engine.model.hybrid_weights import load_hybrid
 from engine.model.llama import Llama
+from engine.model.llama_shards import llama_shard
 from engine.model.runner import ModelRunner
+from engine.model.saved_shards import saved_file
 from engine.model.tokenizer import ChatTokenizer
 from engine.model.tokenizer_gguf import tokenizer_from_gguf
 from engine.model.tokenizer_hf import tokenizer_from_folder
 from engine.model.weights_gguf import default_model_path, llama_config, load_llama, weight_format
 from engine.ops.bound import set_threads
 from engine.ops.functional import Weight
-from engine.parallel.followers import Leader
 from engine.parallel.group import Alone, Group
 from engine.parallel.head import head_projection, logits_dtype
-from engine.parallel.hybrid_shards import hybrid_format, hybrid_shard
 from engine.parallel.layers import TensorParallel
-from engine.parallel.llama_shards import llama_shard
 from engine.parallel.plan import VocabSplit
-from engine.parallel.saved import saved_file
 from engine.state.blocks import BlockPool
 from engine.state.paged_kv import PagedKVCache
 from engine.state.pools import CachePools

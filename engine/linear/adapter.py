@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.linear.admission import SMALL_M_ROWS, Admitted, Route
+from engine.linear.admission import SMALL_M_ROWS, Admitted, LinearKernel
 from engine.linear.fold import one_global_scale
-from engine.model.nvfp4 import Nvfp4Matrix, join
+from engine.linear.nvfp4 import Nvfp4Matrix, join
 from engine.ops import functional
 from engine.ops.functional import PackedInt4, PackedNvfp4
 
@@ -29,8 +29,8 @@ class Int4Matrix:
 
 
 @dataclass(slots=True)
-class RouteCounters:
-    """How often each kernel route ran: a flag that is set is no evidence that something ran."""
+class KernelCounters:
+    """How often each kernel ran: a flag that is set is no evidence that something ran."""
 
     packed: int = 0
     small_m: int = 0
@@ -44,7 +44,7 @@ class AdaptedLinear:
         admitted: Admitted,
         weight: PackedNvfp4 | PackedInt4,
         bias: torch.Tensor | None = None,
-        counters: RouteCounters | None = None,
+        counters: KernelCounters | None = None,
     ) -> None:
         """``weight`` is ``physical_n`` wide, ``bias`` [logical_n]. Raises ``ValueError`` for other widths."""
         if (weight.n, weight.k) != (admitted.physical_n, admitted.k):
@@ -57,7 +57,7 @@ class AdaptedLinear:
                 f"{admitted.projection}: bias {tuple(bias.shape)}; allowed: the logical width {admitted.logical_n}"
             )
         self.admitted = admitted
-        self.counters = counters or RouteCounters()
+        self.counters = counters or KernelCounters()
         self._weight = weight
         self._bias = bias
 
@@ -77,18 +77,18 @@ class AdaptedLinear:
 
     def run(self, x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """x [M, K] @ weight.T + bias: views into ``out`` [M, physical_n], one for each fused part."""
-        if self.route(len(x)) is Route.SMALL_M:
+        if self.kernel(len(x)) is LinearKernel.SMALL_M:
             self.counters.small_m += 1
         else:
             self.counters.packed += 1
         functional.linear(x, self._weight, out=out)
         return finished(out, self.admitted, self._bias)
 
-    def route(self, rows: int) -> Route:
+    def kernel(self, rows: int) -> LinearKernel:
         """The kernel that ``rows`` rows take: the small-M one where it is promoted and they are few enough."""
-        if self.admitted.route is Route.SMALL_M and rows <= SMALL_M_ROWS:
-            return Route.SMALL_M
-        return Route.PACKED
+        if self.admitted.kernel is LinearKernel.SMALL_M and rows <= SMALL_M_ROWS:
+            return LinearKernel.SMALL_M
+        return LinearKernel.PACKED
 
 
 def finished(physical: torch.Tensor, admitted: Admitted, bias: torch.Tensor | None) -> tuple[torch.Tensor, ...]:

@@ -1,7 +1,7 @@
 """Which projection is admitted to which kernel, at which physical width, and why not. Pure: integers in, records out.
 
 A projection is asked for by its whole (unsharded) logical shape. The answer says what one rank stores: its logical
-width, the physical width that the packed layout rounds it up to, and the route of its kernel; or the first rule that
+width, the physical width that the packed layout rounds it up to, and its kernel; or the first rule that
 refused it, with what was seen and what is allowed. Nothing here looks at a tensor, an environment variable or a group.
 """
 
@@ -26,8 +26,8 @@ class Split(StrEnum):
     REPLICATED = "replicated"
 
 
-class Route(StrEnum):
-    """The kernels of a projection."""
+class LinearKernel(StrEnum):
+    """The kernels of a projection, as the admission table names them."""
 
     DENSE = "dense"  # row-major FP16 matrix
     PACKED = "packed"  # packed layout, physical width
@@ -70,7 +70,7 @@ class Admitted:
     logical_n: int
     physical_n: int
     k: int
-    route: Route
+    kernel: LinearKernel
     section_widths: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -219,31 +219,31 @@ def admit(
     for rule in RULES:
         if not rule.holds(local):
             return Refused(projection.name, tp, rule.name, rule.seen(local), rule.allowed)
-    route, notes = _route(local, fp32_logits)
+    kernel, notes = _kernel(local, fp32_logits)
     physical = round_up(local.n, PACK_N) if local.format.packed else local.n
     widths = (
         tuple(width // tp for width in projection.sections) if projection.split is Split.COLUMN else projection.sections
     )
-    return Admitted(projection.name, tp, local.n, physical, local.k, route, widths, notes)
+    return Admitted(projection.name, tp, local.n, physical, local.k, kernel, widths, notes)
 
 
-def _route(local: _Local, fp32_logits: bool) -> tuple[Route, tuple[str, ...]]:
-    """The kernel route of an admitted projection, and the reasons why a faster one was not taken."""
+def _kernel(local: _Local, fp32_logits: bool) -> tuple[LinearKernel, tuple[str, ...]]:
+    """The kernel of an admitted projection, and the reasons why a faster one was not taken."""
     if local.format.name == "fp16_head":
         if not fp32_logits:
-            return Route.PACKED, ("FP16 logits: the FP32 flag is off",)
+            return LinearKernel.PACKED, ("FP16 logits: the FP32 flag is off",)
         if local.tp in FP32_HEAD_TP:
-            return Route.FP32_HEAD, ()
-        return Route.PACKED, (f"FP16 logits: FP32 is admitted at TP {FP32_HEAD_TP}, this is TP {local.tp}",)
+            return LinearKernel.FP32_HEAD, ()
+        return LinearKernel.PACKED, (f"FP16 logits: FP32 is admitted at TP {FP32_HEAD_TP}, this is TP {local.tp}",)
     if not local.format.packed:
-        return Route.DENSE, ()
+        return LinearKernel.DENSE, ()
     if local.format.name != "nvfp4":
-        return Route.PACKED, ()
+        return LinearKernel.PACKED, ()
     if local.tp != SMALL_M_TP:
-        return Route.PACKED, (f"small-M kernel is promoted at TP {SMALL_M_TP} alone, this is TP {local.tp}",)
+        return LinearKernel.PACKED, (f"small-M kernel is promoted at TP {SMALL_M_TP} alone, this is TP {local.tp}",)
     if local.k % 64 != 0:
-        return Route.PACKED, (f"small-M kernel needs k % 64 == 0, k is {local.k}",)
-    return Route.SMALL_M, ()
+        return LinearKernel.PACKED, (f"small-M kernel needs k % 64 == 0, k is {local.k}",)
+    return LinearKernel.SMALL_M, ()
 
 
 def reference_projections() -> tuple[Projection, ...]:

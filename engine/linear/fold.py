@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from engine.errors import InputError
-from engine.model.nvfp4 import LARGEST_SCALE, Nvfp4Matrix
+from engine.linear.nvfp4 import LARGEST_SCALE, Nvfp4Matrix
 
 
 def one_global_scale(parts: Sequence[Nvfp4Matrix]) -> list[Nvfp4Matrix]:

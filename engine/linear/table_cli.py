@@ -26,12 +26,12 @@ def admission_command(arguments: Sequence[str]) -> int:
 
 def table_lines(rows: Sequence[Admitted | Refused]) -> list[str]:
     """The table in markdown."""
-    lines = ["| projection | TP | width of a rank | physical | k | route | note |", "|---|--:|--:|--:|--:|---|---|"]
+    lines = ["| projection | TP | width of a rank | physical | k | kernel | note |", "|---|--:|--:|--:|--:|---|---|"]
     for row in rows:
         if isinstance(row, Refused):
             cells: tuple[object, ...] = ("", "", "", "refused", f"{row.rule}: {row.seen}; allowed: {row.allowed}")
         else:
-            cells = (row.logical_n, row.physical_n, row.k, str(row.route), "; ".join(row.notes))
+            cells = (row.logical_n, row.physical_n, row.k, str(row.kernel), "; ".join(row.notes))
         lines.append("| " + " | ".join(str(cell) for cell in (row.projection, row.tp, *cells)) + " |")
     return lines
 

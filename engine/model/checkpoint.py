@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.errors import ModelFileError
-from engine.model.nvfp4 import BLOCK, Nvfp4Matrix
+from engine.linear.nvfp4 import BLOCK, Nvfp4Matrix
 from engine.parallel.shards import Piece
 
 SINGLE_FILE = "model.safetensors"
@@ -94,7 +94,7 @@ class Checkpoint:
         return self._finite(name, (codes.float() * scale).half())
 
     def take_matrix(self, name: str, n: int, k: int) -> torch.Tensor | Nvfp4Matrix:
-        """A projection [n, k]: NVFP4 where block scales lie beside it (see `engine.model.nvfp4`), otherwise float32."""
+        """A projection [n, k]: NVFP4 where block scales lie beside it (`engine.linear.nvfp4`), otherwise float32."""
         if f"{name}_scale" not in self:
             return self.take(name, n, k)
         if k % BLOCK:

@@ -16,10 +16,10 @@ from engine.errors import ModelFileError
 from engine.linear.adapter import pack_parts
 from engine.linear.admission import round_up
 from engine.linear.formats import PACK_N
+from engine.linear.nvfp4 import Nvfp4Matrix
 from engine.model.checkpoint import Checkpoint
 from engine.model.device import ModelDevice
 from engine.model.hybrid_config import AttentionSizes, GdnSizes, HybridConfig, LayerKind
-from engine.model.nvfp4 import Nvfp4Matrix
 from engine.ops.functional import Weight
 
 Matrix = torch.Tensor | Nvfp4Matrix

@@ -1,4 +1,4 @@
-"""The Llama decoder: its sizes, its weights, and one forward as a flat list of steps over fixed buffers."""
+"""The Llama decoder: its weights, and one forward as a flat list of steps over fixed buffers."""
 
 from __future__ import annotations
 
@@ -10,38 +10,13 @@ from engine.model.attention import Attention
 from engine.model.buffers import RowInputs, TensorRows
 from engine.model.decoder import Forward, rope_table
 from engine.model.device import HOST, ModelDevice
+from engine.model.llama_config import LlamaConfig
 from engine.model.taps import NO_TAPS, Taps
 from engine.ops import bound
 from engine.ops.bound import Step
 from engine.ops.functional import Weight
 from engine.parallel.layers import TensorParallel, single
 from engine.state.paged_kv import PagedKVCache
-
-
-@dataclass(frozen=True, slots=True)
-class LlamaConfig:
-    """Sizes and constants of a Llama model. ``rope_interleaved``: pairs are (2i, 2i+1), as GGUF files have them."""
-
-    vocab_size: int
-    context_length: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rope_theta: float
-    rms_eps: float
-    rope_interleaved: bool
-
-    def __post_init__(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(f"{self.num_heads} query heads over {self.num_kv_heads} KV heads; allowed: whole groups")
-
-    @property
-    def qkv_size(self) -> int:
-        """Width of query, key and value heads side by side."""
-        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,9 +15,10 @@ from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from engine.errors import ModelFileError
 from engine.model.gguf_file import GgufFile, GgufTensor
-from engine.model.llama import LlamaConfig, LlamaLayer, LlamaWeights
+from engine.model.llama import LlamaLayer, LlamaWeights
+from engine.model.llama_config import LlamaConfig
+from engine.model.llama_shards import LlamaShard
 from engine.ops.functional import Weight, pack_q4_1, pack_q8_0
-from engine.parallel.llama_shards import LlamaShard
 from engine.parallel.shards import Piece
 
 T = TypeVar("T", bound=np.generic)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.errors import InputError
-from engine.linear.admission import Projection, Refused, Route, Split, admit
+from engine.linear.admission import LinearKernel, Projection, Refused, Split, admit
 from engine.ops import functional
 from engine.parallel.collectives import Collectives
 from engine.parallel.group import Group
@@ -40,7 +40,7 @@ def logits_dtype(projection: Projection, tp: int, *, fp32_logits: bool) -> torch
     answer = admit(projection, tp, fp32_logits=fp32_logits)
     if isinstance(answer, Refused):
         raise InputError(str(answer))
-    half = projection.format == "fp16_head" and answer.route is not Route.FP32_HEAD
+    half = projection.format == "fp16_head" and answer.kernel is not LinearKernel.FP32_HEAD
     return torch.float16 if half else torch.float32
 
 

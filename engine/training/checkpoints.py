@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from engine.model import nvfp4
+from engine.linear import nvfp4
 from engine.training.sizes import IM_END, PAD
 from engine.training.target import Target
 

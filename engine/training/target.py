@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as torch_functional
 from torch import nn
 
-from engine.model import nvfp4
+from engine.linear import nvfp4
 from engine.model.decoder import rope_table
 from engine.model.hybrid_config import HybridConfig, LayerKind
 from engine.training import gdn

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.model import nvfp4
+from engine.linear import nvfp4
 
 
 def stored(weights: list[torch.Tensor]) -> list[nvfp4.Nvfp4Matrix]:

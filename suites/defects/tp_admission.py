@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from engine.linear.admission import Admitted
-    from engine.model.nvfp4 import Nvfp4Matrix
+    from engine.linear.nvfp4 import Nvfp4Matrix
 
 _ADMISSION = "suites/tp_admission/test_admission.py"
 _SHARDS = "suites/tp_admission/test_shards.py"

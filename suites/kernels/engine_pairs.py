@@ -64,7 +64,7 @@ def nvfp4_folder() -> Path:
     """A random hybrid checkpoint whose projections are packed as NVFP4 checkpoints have them, one global scale."""
     from safetensors.torch import load_file, save_file
 
-    from engine.model import nvfp4
+    from engine.linear import nvfp4
 
     tensors = _in_halves(random_tensors(hidden=64, inner=96, value_dim=16, attention=SMALL_HEADS))
     sizes = {"hidden_size": 64, "intermediate_size": 96, "linear_value_head_dim": 16, "head_dim": SMALL_HEADS[2]}

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from engine.model.nvfp4 import Nvfp4Matrix
+from engine.linear.nvfp4 import Nvfp4Matrix
 from suites.oracles import int4
 from suites.oracles.arrays import F64, U8
 from suites.oracles.fp8 import E4M3

@@ -10,9 +10,9 @@ import torch
 
 from engine.errors import InputError
 from engine.linear.adapter import AdaptedLinear, Int4Matrix, adapt_int4, adapt_nvfp4, finished, padded_rows
-from engine.linear.admission import Admitted, Projection, Route, Split, admit
+from engine.linear.admission import Admitted, LinearKernel, Projection, Split, admit
 from engine.linear.fold import one_global_scale
-from engine.model.nvfp4 import Nvfp4Matrix
+from engine.linear.nvfp4 import Nvfp4Matrix
 from suites.oracles import int4
 from suites.oracles.arrays import F64
 from suites.oracles.judge import assert_bits_equal
@@ -143,23 +143,23 @@ def test_a_captured_product_has_the_bits_of_the_eager_one(gpu: Target, record: R
 @pytest.mark.parametrize(
     ("tp", "rows", "expected"),
     [
-        (2, 8, Route.PACKED),
-        (4, 8, Route.SMALL_M),
-        (4, 32, Route.SMALL_M),
-        (4, 33, Route.PACKED),
-        (8, 8, Route.PACKED),
+        (2, 8, LinearKernel.PACKED),
+        (4, 8, LinearKernel.SMALL_M),
+        (4, 32, LinearKernel.SMALL_M),
+        (4, 33, LinearKernel.PACKED),
+        (8, 8, LinearKernel.PACKED),
     ],
 )
 def test_the_small_m_route_runs_only_where_it_is_promoted(
-    tp: int, rows: int, expected: Route, native_library: str, record: Record
+    tp: int, rows: int, expected: LinearKernel, native_library: str, record: Record
 ) -> None:
     """Counted when it ran; on TP 2 the row says why it did not."""
     record.group("small m")
     admitted = _admitted(64, tp=tp)
     projection = adapt_nvfp4(admitted, [_nvfp4(64).matrix()])
     projection.run(torch.from_numpy(_inputs(rows)).float(), projection.buffer(rows))
-    small = expected is Route.SMALL_M
-    assert projection.route(rows) is expected
+    small = expected is LinearKernel.SMALL_M
+    assert projection.kernel(rows) is expected
     assert (projection.counters.small_m, projection.counters.packed) == (int(small), int(not small))
     if tp != 4:
         assert admitted.notes == (f"small-M kernel is promoted at TP 4 alone, this is TP {tp}",)

@@ -8,9 +8,9 @@ import pytest
 
 from engine.linear.admission import (
     Admitted,
+    LinearKernel,
     Projection,
     Refused,
-    Route,
     Split,
     admission_table,
     admit,
@@ -131,8 +131,8 @@ def test_fp32_head_from_the_flag_alone_at_tp_2_and_4(tp: int, flag: bool, record
     record.group("fp32 head")
     answer = admit(BY_NAME["lm head"], tp, fp32_logits=flag)
     assert isinstance(answer, Admitted)
-    assert (answer.route is Route.FP32_HEAD) == (flag and tp in (2, 4))
-    assert bool(answer.notes) == (answer.route is not Route.FP32_HEAD)
+    assert (answer.kernel is LinearKernel.FP32_HEAD) == (flag and tp in (2, 4))
+    assert bool(answer.notes) == (answer.kernel is not LinearKernel.FP32_HEAD)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8])
@@ -140,7 +140,7 @@ def test_small_m_kernel_is_promoted_at_tp_4_alone(tp: int, record: Record) -> No
     record.group("small m")
     answer = admit(BY_NAME["mlp gate up"], tp)
     assert isinstance(answer, Admitted)
-    assert (answer.route is Route.SMALL_M) == (tp == 4)
+    assert (answer.kernel is LinearKernel.SMALL_M) == (tp == 4)
     if tp != 4:
         assert "promoted at TP 4 alone" in answer.notes[0]
 
@@ -149,7 +149,7 @@ def test_small_m_kernel_needs_k_of_64(record: Record) -> None:
     record.group("small m")
     answer = admit(replace(BY_NAME["mlp gate up"], k=5120 + 32), 4)
     assert isinstance(answer, Admitted)
-    assert answer.route is Route.PACKED
+    assert answer.kernel is LinearKernel.PACKED
 
 
 def test_unknown_format_names_the_known_ones(record: Record) -> None:

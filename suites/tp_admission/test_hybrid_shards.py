@@ -12,8 +12,8 @@ import torch
 from engine.errors import InputError, ModelFileError
 from engine.model.checkpoint import Checkpoint
 from engine.model.hybrid_config import HybridConfig, read_hybrid_config
+from engine.model.hybrid_shards import CUTS, hybrid_shard
 from engine.model.hybrid_weights import AttentionWeights, GdnWeights, load_hybrid
-from engine.parallel.hybrid_shards import CUTS, hybrid_shard
 from engine.parallel.plan import VocabSplit, split_heads
 from engine.parallel.shards import Piece
 from suites.checkpoints.hybrid import VOCAB, config_with_heads, fuse_projections, random_tensors, write_checkpoint

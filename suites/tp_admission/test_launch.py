@@ -17,8 +17,8 @@ import pytest
 
 from engine.__main__ import main
 from engine.errors import InputError
+from engine.model.saved_shards import rank_file, save_shards
 from engine.parallel.launch import END_SECONDS, HOST, RankFailed
-from engine.parallel.saved import rank_file, save_shards
 from suites.checkpoints.hybrid import CONFIG, config_with_heads, random_tensors, write_checkpoint
 from suites.recording import Record
 from suites.tp_admission import jobs

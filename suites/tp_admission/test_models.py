@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine.config import EngineConfig
-from engine.parallel.saved import save_shards
+from engine.model.saved_shards import save_shards
 from suites.checkpoints.hybrid import config_with_heads, fuse_projections, random_tensors, write_checkpoint
 from suites.checkpoints.nvfp4 import quantise_file
 from suites.oracles.judge import assert_bits_equal

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from engine.errors import InputError
+from engine.model.followers import Announcement, parse
 from engine.model.runner import SequenceRows
-from engine.parallel.followers import Announcement, parse
 from engine.parallel.rank import current_rank, started_ranks
 from engine.state.sequence import Reservation
 from engine.state.slots import StateRows

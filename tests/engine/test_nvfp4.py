@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from engine.config import EngineConfig
 from engine.errors import ModelFileError
+from engine.linear import nvfp4
 from engine.llm import LLM
-from engine.model import nvfp4
 from engine.request import SamplingParams
 from suites.checkpoints.hybrid import CONFIG, random_tensors, write_checkpoint
 from suites.checkpoints.nvfp4 import quantise_file, stored

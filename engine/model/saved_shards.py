@@ -54,7 +54,7 @@ def save_shards(folder: Path, out: Path, size: int) -> list[Path]:
 
     from engine.model.checkpoint import Checkpoint
     from engine.model.hybrid_config import read_hybrid_config
-    from engine.parallel.hybrid_shards import hybrid_format, hybrid_shard
+    from engine.model.hybrid_shards import hybrid_format, hybrid_shard
 
     config = read_hybrid_config(folder)
     with Checkpoint(folder) as whole:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from engine.linear.admission import Projection, Split, require_admitted
+from engine.model.llama_config import LlamaConfig
 from engine.parallel.plan import HeadSplit, VocabSplit, split_heads
 from engine.parallel.shards import Piece, Rows, shard_contiguous
-
-if TYPE_CHECKING:
-    from engine.model.llama import LlamaConfig
 
 
 @dataclass(frozen=True, slots=True)
