@@ -156,10 +156,17 @@ def pack_q8_0(blocks: torch.Tensor) -> PackedQ8_0:
     data = _empty_tiles(blocks, PackedQ8_0.TILE_BYTES)
     panels = data.shape[0]
     padded = _pad_rows(blocks, panels)
-    codes = (padded[..., 2:] ^ 0x80).view(panels, ROWS, groups, 8, 4)[..., [0, 2, 1, 3]]  # signed byte + 128
-    data[..., :_Q8_CODE_BYTES] = codes.permute(0, 2, 3, 1, 4).reshape(panels, groups, _Q8_CODE_BYTES)
+    words = _q8_words(padded[..., 2:].contiguous().view(torch.int32))
+    tiles = data.view(torch.int32)[..., : _Q8_CODE_BYTES // 4].view(panels, groups, 8, ROWS)
+    tiles.copy_(words.view(panels, ROWS, groups, 8).permute(0, 2, 3, 1))
     data[..., _Q8_CODE_BYTES:] = _rows_to_tile(padded[..., 0:2], panels)
     return PackedQ8_0(data, n, groups * GROUP)
+
+
+def _q8_words(four: torch.Tensor) -> torch.Tensor:
+    """int32 words of signed bytes k0 k1 k2 k3 -> words of bytes k0 k2 k1 k3, each with 128 added; whole words here too."""
+    swapped = four & -0xFFFF01 | (four >> 8 & 0xFF00) | (four & 0xFF00) << 8
+    return swapped ^ -0x7F7F7F80  # 0x80808080
 
 
 def _check_blocks(blocks: torch.Tensor, block_bytes: int, name: str) -> None:
