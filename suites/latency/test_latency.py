@@ -19,24 +19,24 @@ Repeats = Callable[[str], tuple[Repeat, ...]]
 
 @pytest.mark.parametrize("arm", load_arms())
 def test_round(arm: str, repeats: Repeats, record: Record) -> None:
-    """A warm-up and repeats; nothing is recorded before all of them did the same work and ended by themselves.
+    """Nothing is recorded before all repeats did the same work and ended by themselves.
 
     An arm with a control is timed only if it emits that arm's tokens: an option that changes them is no optimisation.
     """
     record.group(arm)
-    warm_up, *measured = repeats(arm)
-    for repeat in (warm_up, *measured):
+    measured = repeats(arm)
+    for repeat in measured:
         control.require_natural_stop(repeat.runs)
-    control.require_same_tokens([repeat.runs for repeat in (warm_up, *measured)], f"{arm}: repeat")
+    control.require_same_tokens([repeat.runs for repeat in measured], f"{arm}: repeat")
+    runs = measured[0].runs
     control_arm = load_arms()[arm].control
     if control_arm:
-        control.require_same_tokens([repeats(control_arm)[0].runs, warm_up.runs], f"{arm} against {control_arm}")
+        control.require_same_tokens([repeats(control_arm)[0].runs, runs], f"{arm} against {control_arm}")
     for repeat in measured:
         assert repeat.peak_rss_bytes < MOST_RESIDENT_BYTES, f"{repeat.peak_rss_bytes / MIB:.0f} MiB resident"
 
     for reason in sorted({reason for repeat in measured for reason in repeat.unfit}):
         record.unfit(f"worker: {reason}")
-    runs = warm_up.runs
     record.tokens(
         "tokens",
         [run.token_ids for run in runs],
