@@ -164,7 +164,7 @@ def pack_q8_0(blocks: torch.Tensor) -> PackedQ8_0:
 
 
 def _q8_words(four: torch.Tensor) -> torch.Tensor:
-    """int32 words of signed bytes k0 k1 k2 k3 -> words of bytes k0 k2 k1 k3, each with 128 added; whole words here too."""
+    """int32 words of signed bytes k0 k1 k2 k3 -> words of k0 k2 k1 k3, 128 added to each; on whole words here too."""
     swapped = four & -0xFFFF01 | (four >> 8 & 0xFF00) | (four & 0xFF00) << 8
     return swapped ^ -0x7F7F7F80  # 0x80808080
 
