@@ -102,8 +102,6 @@ class EngineConfig:
         if self.draft_is_model != (self.draft_model is not None):
             wanted = "give its folder with draft-model" if self.draft_is_model else "leave draft-model out"
             raise InputError(f"draft is {self.draft!r} with draft-model {self.draft_model}; {wanted}")
-        if self.draft_is_model and self.tp > 1:
-            raise InputError(f"draft is {self.draft!r} with tp {self.tp}; allowed: a draft model with tp 1")
         if self.draft_is_model and self.draft_looks_up:
             _within("fusion-strong", self.fusion_strong, 1, self.lookup_max)
             _within("fusion-weak", self.fusion_weak, 1, self.fusion_strong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from engine.model.hybrid import Hybrid
 from engine.model.hybrid_config import HybridConfig, LayerKind, read_hybrid_config
 from engine.model.hybrid_shards import hybrid_format, hybrid_shard
 from engine.model.hybrid_weights import load_hybrid
+from engine.model.hybrid_weights import load_whole_tables as hybrid_tables
 from engine.model.llama import Llama
 from engine.model.llama_shards import llama_shard
 from engine.model.runner import ModelRunner
@@ -30,6 +32,7 @@ from engine.model.tokenizer import ChatTokenizer
 from engine.model.tokenizer_gguf import tokenizer_from_gguf
 from engine.model.tokenizer_hf import tokenizer_from_folder
 from engine.model.weights_gguf import default_model_path, llama_config, load_llama, weight_format
+from engine.model.weights_gguf import load_whole_tables as llama_tables
 from engine.ops.bound import set_threads
 from engine.ops.functional import Weight
 from engine.parallel.group import Alone, Group
@@ -129,7 +132,7 @@ def _load_llama(path: Path, config: EngineConfig, device: ModelDevice, group: Gr
         limits.max_model_len,
         layers,
         limits.round_rows,
-        draft=_draft(config, limits, runner, weights.embedding, weights.head),
+        draft=_draft(config, limits, runner, group, (weights.embedding, weights.head), lambda: llama_tables(file)),
     )
 
 
@@ -182,15 +185,37 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group:
         sizes.layers,
         limits.round_rows,
         states=states,
-        draft=_draft(config, limits, runner, weights.embedding, weights.head),
+        draft=_draft(
+            config,
+            limits,
+            runner,
+            group,
+            (weights.embedding, weights.head),
+            lambda: hybrid_tables(folder, whole, group.size),
+        ),
     )
 
 
 def _draft(
-    config: EngineConfig, limits: _Limits, runner: ModelRunner, embedding: Weight, head: Weight
+    config: EngineConfig,
+    limits: _Limits,
+    runner: ModelRunner,
+    group: Group,
+    own: tuple[Weight, Weight],
+    read_whole: Callable[[], tuple[Weight, Weight]],
 ) -> DraftRunner | None:
-    if limits.draft is None:
+    """The draft model, on the rank that drafts. It reads embedding and head of the whole vocabulary there.
+
+    ``own``: what this rank has of the two; ``read_whole`` reads all of them where that is a share.
+    """
+    if limits.draft is None or group.rank:
         return None
+    if group.size == 1:
+        embedding, head = own
+    else:
+        whole_embedding, whole_head = read_whole()
+        embedding = runner.device.weight(whole_embedding)
+        head = embedding if whole_head is whole_embedding else runner.device.weight(whole_head)
     return load_draft(
         config,
         limits.draft,
@@ -291,7 +316,7 @@ def _runner(
         max_logit_rows=config.max_sequences * config.verify_width,
         max_sequences=config.max_sequences,
         max_blocks=limits.max_blocks(config.block_size),
-        tap_layers=() if limits.draft is None else limits.draft.target_layer_ids,
+        tap_layers=() if limits.draft is None or group.rank else limits.draft.target_layer_ids,
         device=device,
         graphs=config.cuda_graphs,
         announce=Leader(group).announce if group.size > 1 and group.rank == 0 else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -20,6 +21,8 @@ from engine.linear.nvfp4 import Nvfp4Matrix
 from engine.model.checkpoint import Checkpoint
 from engine.model.device import ModelDevice
 from engine.model.hybrid_config import AttentionSizes, GdnSizes, HybridConfig, LayerKind
+from engine.model.hybrid_shards import HybridShard
+from engine.model.saved_shards import saved_file
 from engine.ops.functional import Weight
 
 Matrix = torch.Tensor | Nvfp4Matrix
@@ -133,16 +136,40 @@ def load_hybrid(checkpoint: Checkpoint, config: HybridConfig) -> HybridWeights:
             down=_weight(checkpoint.take_matrix(f"{prefix}mlp.down_proj.weight", hidden, inner)),
         )
 
-    embedding = checkpoint.take_table("model.embed_tokens.weight", config.vocab_size, hidden)
+    embedding, head = load_tables(checkpoint, config)
     weights = HybridWeights(
         config=config,
         embedding=embedding,
         layers=tuple(layer(index, kind) for index, kind in enumerate(config.layers)),
         final_norm=_offset(take("model.norm.weight", hidden)),
-        head=embedding if config.tied else checkpoint.take_table("lm_head.weight", config.vocab_size, hidden),
+        head=head,
     )
     checkpoint.refuse_leftovers()
     return weights
+
+
+def load_tables(checkpoint: Checkpoint, config: HybridConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embedding and head [V, hidden] alone, float16 or float32; one tensor where the model ties them."""
+    embedding = checkpoint.take_table("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+    if config.tied:
+        return embedding, embedding
+    return embedding, checkpoint.take_table("lm_head.weight", config.vocab_size, config.hidden_size)
+
+
+def load_whole_tables(folder: Path, config: HybridConfig, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`load_tables` of the whole vocabulary, out of a folder that is cut for ``size`` ranks or out of a whole one.
+
+    Raises ``InputError`` and ``ModelFileError`` as `saved_file` does.
+    """
+    if saved_file(folder, 0, size) is None:
+        with Checkpoint(folder) as checkpoint:
+            return load_tables(checkpoint, config)
+    shares = []
+    for rank in range(size):
+        with Checkpoint(folder, only=saved_file(folder, rank, size)) as checkpoint:
+            shares.append(load_tables(checkpoint, HybridShard(config, size, rank).local))
+    embedding, head = (torch.cat(parts)[: config.vocab_size] for parts in zip(*shares, strict=True))
+    return embedding, embedding if config.tied else head
 
 
 def _offset(weight: torch.Tensor) -> torch.Tensor:

@@ -117,17 +117,21 @@ def load_llama(file: GgufFile, shard: LlamaShard | None = None) -> LlamaWeights:
             ffn_down=take.weight(inner, (f"{block}ffn_down.weight", hidden, _across(inner_of))),
         )
 
-    embedding = take.weight(hidden, ("token_embd.weight", config.vocab_size, rows_of))
-    tied = "output.weight" not in file.tensors
+    embedding, head = take.tables(config, rows_of)
     weights = LlamaWeights(
         config=config if shard is None else shard.local,
         embedding=embedding,
         layers=tuple(layer(index) for index in range(config.num_layers)),
         output_norm=take.norm("output_norm.weight", hidden),
-        head=embedding if tied else take.weight(hidden, ("output.weight", config.vocab_size, rows_of)),
+        head=head,
     )
     take.refuse_leftovers()
     return weights
+
+
+def load_whole_tables(file: GgufFile) -> tuple[Weight, Weight]:
+    """Embedding and head alone, of the whole vocabulary; one weight where the model ties them."""
+    return _Tensors(file).tables(llama_config(file), None)
 
 
 class _Tensors:
@@ -147,6 +151,13 @@ class _Tensors:
         """One product out of ``parts`` (name, output rows of the whole, piece of it), stacked by output row."""
         tensors = [self._take(name, (outputs, inputs)) for name, outputs, _ in parts]
         return self._pack(tensors, [piece for _, _, piece in parts])
+
+    def tables(self, config: LlamaConfig, rows: Piece | None) -> tuple[Weight, Weight]:
+        """Embedding and head, or the piece ``rows`` of either."""
+        embedding = self.weight(config.hidden_size, ("token_embd.weight", config.vocab_size, rows))
+        if "output.weight" not in self._file.tensors:
+            return embedding, embedding
+        return embedding, self.weight(config.hidden_size, ("output.weight", config.vocab_size, rows))
 
     def refuse_leftovers(self) -> None:
         if self._left:

@@ -45,6 +45,28 @@ def model_answer(group: Group, config: EngineConfig, prompt: list[int], count: i
     return ModelAnswer(tuple(result.token_ids), logits)
 
 
+@dataclass(frozen=True, slots=True)
+class ChatText:
+    """One chat prompt's greedy reply: its tokens, why it ended, and how many drafts each round accepted."""
+
+    token_ids: tuple[int, ...]
+    finish: str
+    accepted: tuple[int, ...]
+
+
+def chat_texts(group: Group, config: EngineConfig, prompts: list[str], count: int) -> list[ChatText] | int:
+    """Greedy replies of up to ``count`` tokens, one by one; on a follower the number of forwards."""
+    llm = LLM(config, group)
+    if group.rank:
+        return llm.follow()
+    results = [llm.generate(llm.chat_prompt(prompt), SamplingParams(max_tokens=count)) for prompt in prompts]
+    llm.close()
+    return [
+        ChatText(tuple(result.token_ids), str(result.finish_reason), tuple(emitted - 1 for emitted in result.emitted))
+        for result in results
+    ]
+
+
 def summed(group: Group, parts: npt.NDArray[np.generic], hidden: npt.NDArray[np.generic], device: str) -> F32:
     """Row-parallel sum of ``parts`` [size, M, H], of which each rank holds its own, on top of ``hidden`` [M, H]."""
     mine = torch.from_numpy(parts[group.rank].copy()).to(device)

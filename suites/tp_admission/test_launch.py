@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.__main__ import main
+from engine.cli import main
 from engine.errors import InputError
 from engine.model.saved_shards import rank_file, save_shards
 from engine.parallel.launch import END_SECONDS, HOST, RankFailed

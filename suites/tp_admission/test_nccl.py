@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +26,10 @@ from suites.oracles.judge import assert_bits_equal
 from suites.recording import Record
 from suites.tp_admission import jobs, nccl_jobs
 from suites.tp_admission.on_ranks import on_ranks
+from suites.tp_admission.same_tokens import Gap, same_tokens
 from suites.tp_admission.smollm2 import smollm2_path
 from suites.tp_admission.test_models import PROMPT, SMOLLM2_PROMPT
+from suites.tp_admission.test_quasar import QUESTIONS, quasar_config, quasar_prompt
 
 pytestmark = pytest.mark.group("nccl")
 
@@ -41,7 +42,12 @@ START_SECONDS = 60.0
 
 # As in `suites.kernels.engine_pairs`, and a partial sum rounded to float16 before it is added, twice a layer.
 ROUNDINGS_A_LAYER = 12
-HYBRID_LAYERS, SMOLLM2_LAYERS = 4, 30
+HYBRID_LAYERS, SMOLLM2_LAYERS, QUASAR_LAYERS = 4, 30, 8
+
+
+def _gap(layers: int) -> Gap:
+    """What float16 may close, by the largest logit; either side has its own roundings."""
+    return lambda largest: tolerance.half_logit_gap(largest, 2 * ROUNDINGS_A_LAYER * layers)
 
 
 def require_gpus(count: int, record: Record) -> None:
@@ -49,26 +55,6 @@ def require_gpus(count: int, record: Record) -> None:
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if there < count:
         record.not_run(f"needs {count} CUDA devices, there are {there}")
-
-
-def _same_tokens(
-    make: Callable[[int], EngineConfig], size: int, prompt: list[int], count: int, layers: int, record: Record
-) -> None:
-    """The tokens of one rank, or the first other one explained by the gap of one rank's logits there."""
-    (one,) = on_ranks(1, nccl_jobs.text_answer, make(1), prompt, count, device="cuda")
-    text = (*prompt, *one.token_ids)
-    many, *_ = on_ranks(size, nccl_jobs.text_answer, make(size), prompt, count, text, device="cuda")
-    first = next((i for i, (a, b) in enumerate(zip(one.token_ids, many.token_ids, strict=True)) if a != b), count)
-    error = float(np.abs(one.logits - many.logits).max())
-    roundings = 2 * ROUNDINGS_A_LAYER * layers  # either side has its own
-    allowed = tolerance.half_logit_gap(float(np.abs(one.logits).max()), roundings)
-    record.metric("leading tokens alike", first, "tokens", better="higher", exact=False)
-    record.metric("largest logit difference from one rank", error, "logit", better="lower", exact=False)
-    assert 0 < error < allowed, f"logits differ by {error:.4f}; allowed: below {allowed:.4f}, and no copy of its sums"
-    if first < count:
-        row = one.logits[len(prompt) - 1 + first]
-        gap = float(row[one.token_ids[first]] - row[many.token_ids[first]])
-        assert gap < allowed, f"token {first}: one rank is sure of it by {gap:.4f}; what may close is {allowed:.4f}"
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["fp32", "fp16"])
@@ -132,7 +118,7 @@ def _hybrid_config(folder: Path, size: int, *, graphs: bool = True) -> EngineCon
 @pytest.mark.parametrize("size", MORE)
 def test_hybrid_over_gpus_gives_the_tokens_of_one(size: int, hybrid: Path, record: Record) -> None:
     require_gpus(size, record)
-    _same_tokens(partial(_hybrid_config, hybrid), size, PROMPT, TOKENS, HYBRID_LAYERS, record)
+    same_tokens(partial(_hybrid_config, hybrid), size, PROMPT, TOKENS, _gap(HYBRID_LAYERS), record, "cuda")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -157,7 +143,26 @@ def test_smollm2_over_gpus_gives_the_tokens_of_one(size: int, record: Record) ->
     def make(ranks: int) -> EngineConfig:
         return EngineConfig(model=path, tp=ranks, pad_heads=True, device="cuda", max_model_len=128, max_sequences=80)
 
-    _same_tokens(make, size, SMOLLM2_PROMPT, SMOLLM2_TOKENS, SMOLLM2_LAYERS, record)
+    same_tokens(make, size, SMOLLM2_PROMPT, SMOLLM2_TOKENS, _gap(SMOLLM2_LAYERS), record, "cuda")
+
+
+@pytest.mark.parametrize("size", MORE)
+def test_quasar_over_gpus_gives_the_tokens_of_one(size: int, record: Record) -> None:
+    """The trained hybrid model with NVFP4 weights, in graphs with the sums in them."""
+    require_gpus(size, record)
+    same_tokens(quasar_config("cuda"), size, quasar_prompt(), SMOLLM2_TOKENS, _gap(QUASAR_LAYERS), record, "cuda")
+
+
+@pytest.mark.parametrize("size", MORE)
+def test_a_draft_model_over_gpus_accepts_as_on_one(size: int, record: Record) -> None:
+    """Rank 0 drafts, all ranks verify: the reply of one GPU, with drafts accepted in it."""
+    require_gpus(size, record)
+    make = quasar_config("cuda", drafted=True)
+    same_tokens(make, size, quasar_prompt(), SMOLLM2_TOKENS, _gap(QUASAR_LAYERS), record, "cuda")
+    (first, *_) = on_ranks(size, jobs.chat_texts, make(size), QUESTIONS, SMOLLM2_TOKENS, device="cuda")
+    accepted = [sum(text.accepted) for text in first]
+    record.metric("drafts accepted", sum(accepted), "tokens", better="higher", exact=False)
+    assert min(accepted) > 0, f"drafts accepted in each reply: {accepted}; allowed: more than none"
 
 
 @pytest.mark.parametrize("size", MORE)

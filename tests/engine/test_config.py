@@ -31,7 +31,6 @@ MODEL = {"draft": "dflash2", "draft_model": Path("d")}
             "context-kv-graph (VLLM_SM70_DFLASH2_CONTEXT_KV_GRAPH) with draft 'dflash2' on cpu; allowed: with a draft",
         ),
         ({"device": "cuda", "context_kv_graph": True}, "with draft 'none' on cuda; allowed: with a draft model on"),
-        ({**MODEL, "tp": 2}, "draft is 'dflash2' with tp 2; allowed: a draft model with tp 1"),
         ({**MODEL, "draft": "dflash2+lookup", "fusion_weak": 7}, "fusion-weak is 7; allowed: 1 to 6"),
         ({**MODEL, "draft": "dflash2+lookup", "fusion_strong": 13}, "fusion-strong is 13; allowed: 1 to 12"),
     ],
