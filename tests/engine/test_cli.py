@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.__main__ import main
+from engine.cli import main
 
 ENGINE = [sys.executable, "-m", "engine"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -226,10 +226,26 @@ def test_ctrl_c_ends_with_130_and_the_figures_so_far() -> None:
     assert rest.splitlines()[-1].endswith(" · aborted")
 
 
+@pytest.mark.parametrize("module", ["engine.config", "engine.cli_options"])
+def test_an_interrupt_while_modules_load_leaves_no_traceback(module: str) -> None:
+    script = f"""
+import runpy, sys
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["engine", "Hi"]
+runpy.run_module("engine", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\ninterrupted\n")
+
+
 @pytest.mark.usefixtures("model_path")
 def test_resident_memory_stays_below_a_gibibyte() -> None:
     code = (
-        "import resource, sys; from engine.__main__ import main;"
+        "import resource, sys; from engine.cli import main;"
         "main(['--draft', 'lookup', '--max-tokens', '32', '--raw', 'word ' * 600]);"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)"
     )

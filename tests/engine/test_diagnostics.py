@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.__main__ import main
+from engine.cli import main
 from suites.checkpoints.hybrid import random_tensors, write_checkpoint
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from engine.__main__ import main
+from engine.cli import main
 from engine.errors import InputError
 from engine.routes_cli import build_request
 from engine.routing import DEFAULT_OVERRIDES, NO_WINDOW, Overrides, Phase, Workspace
@@ -89,7 +89,7 @@ def test_a_bad_override_names_its_values() -> None:
 def test_asking_about_the_policy_imports_no_torch() -> None:
     program = (
         "import sys\n"
-        "from engine.__main__ import main\n"
+        "from engine.cli import main\n"
         "assert main(['route', 'kv_len=4096']) == 0\n"
         "assert 'torch' not in sys.modules\n"
     )
