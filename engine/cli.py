@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         device: Device = "cpu" if config.device == "cpu" else "cuda"
         if started:
             return reply(join_started(device), options, config, params)
-        codes: list[int] = run_ranks(config.tp, reply, (options, config, params), device=device, port=options.port)
+        codes: list[int] = run_ranks(config.tp, reply, (options, config, params), device=device, port=options.port or 0)
         return codes[0]
     except InputError as error:
         if WORLD_SIZE_VARIABLE in os.environ and current_rank(None, os.environ):  # rank 0 says it, once
@@ -109,6 +109,9 @@ def _standard_input() -> str:
 
 
 def _config(options: argparse.Namespace) -> EngineConfig:
+    if options.tp == 1 and (options.pad_heads or options.port is not None):
+        name = "pad-heads" if options.pad_heads else "port"
+        raise InputError(f"{name} is given with tp 1; allowed: with --tp 2 or more, or leave it out")
     environment = read_environment(os.environ)
     model = model_path(options.model or environment.model)
     speculation = speculation_settings(options, environment)
@@ -155,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     machine.add_argument(
         "--max-model-len", type=int, metavar="N", help="longest sequence; default: the model's context"
     )
-    machine.add_argument("--threads", type=int, metavar="N", help="threads; default, and 0: every core allowed")
+    machine.add_argument("--threads", type=int, metavar="N", help="threads; default: every core allowed")
     machine.add_argument(
         "--device", default="cpu", metavar="D", help="cpu (default), cuda, or cuda:N: the SM70 kernels on that card"
     )
@@ -171,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         "--tp", type=int, default=1, metavar="N", help="ranks, a power of two; on cuda rank r has card r"
     )
     ranks.add_argument("--pad-heads", action="store_true", help="fill up heads that N does not divide with zero heads")
-    ranks.add_argument("--port", type=int, default=0, metavar="P", help="where ranks meet; default: a free port")
+    ranks.add_argument("--port", type=int, metavar="P", help="where ranks meet; default: a free port")
     parser.add_argument("--json", action="store_true", help="one JSON record instead of text and figures")
     return parser
 

@@ -63,7 +63,6 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
     speculation.add_argument(
         "--draft-tokens",
         type=int,
-        default=_DEFAULTS.draft_tokens,
         metavar="K",
         help=f"tokens drafted a round at most (default {_DEFAULTS.draft_tokens})",
     )
@@ -104,7 +103,11 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
 
 
 def speculation_settings(options: argparse.Namespace, environment: EnvironmentDefaults) -> dict[str, Any]:
-    """Fields of the engine's config. Raises ``InputError`` for fusion options where nothing is fused."""
+    """Fields of the engine's config. Raises ``InputError`` for options of a drafter that does not draft."""
+    if options.draft == "none" and options.draft_tokens is not None:
+        raise InputError(
+            f"draft-tokens is {options.draft_tokens} with draft none; allowed: with a drafter, as in --draft lookup"
+        )
     fusion = {f"fusion_{name}": getattr(options, f"fusion_{name}") for name in _FUSION}
     given = {name: value for name, value in fusion.items() if value is not None}
     if given and options.draft != "dflash2+lookup":
@@ -113,7 +116,7 @@ def speculation_settings(options: argparse.Namespace, environment: EnvironmentDe
     return {
         "draft": options.draft,
         "draft_model": options.draft_model,
-        "draft_tokens": options.draft_tokens,
+        "draft_tokens": _DEFAULTS.draft_tokens if options.draft_tokens is None else options.draft_tokens,
         **given,
         "rejection": options.rejection,
         "context_pipeline": environment.context_pipeline,

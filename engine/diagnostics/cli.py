@@ -108,7 +108,7 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("prompt", nargs="?", default="The state of a round is", help="text to begin with")
     parser.add_argument("--model", type=Path, metavar="PATH", help="a .gguf file or a model folder; default: SmolLM2")
     parser.add_argument("--kv-cache-dtype", default="float32", help="cache format (default float32)")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads; default: every core allowed")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads; default: every core allowed")
     parser.add_argument("--json", action="store_true", help="one JSON record instead of text")
     return parser
 

@@ -19,7 +19,7 @@ MODEL = {"draft": "dflash2", "draft_model": Path("d")}
         ({"draft_tokens": 0}, "draft-tokens is 0; allowed: 1 to 31"),
         ({"draft_tokens": 32}, "draft-tokens is 32; allowed: 1 to 31"),
         ({"lookup_min": 13}, "lookup-min is 13; allowed: 1 to 12"),
-        ({"threads": -1}, "threads is -1; allowed: 0 to 256"),
+        ({"threads": -1}, "threads is -1; allowed: 1 to 256"),
         ({"kv_cache_dtype": "fp8"}, "kv-cache-dtype is 'fp8'; allowed: auto, float32, float16, fp8_e4m3, fp8_e5m2"),
         ({"max_model_len": 1}, "max-model-len is 1; allowed: 2 or more"),
         ({"draft": "dflash2"}, "draft is 'dflash2' with draft-model None; give its folder with draft-model"),
