@@ -12,6 +12,7 @@ from harness.ab import command as ab
 from harness.lease import DEFAULT_WAIT_S
 from harness.power import command as power
 from harness.run import DEFAULT_TIMEOUT_S
+from harness.rundir import SUITES
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 _FORMS = "a sealed bundle, a run folder, a baselines folder, or a baseline's .json"
@@ -93,7 +94,7 @@ examples:
     )
     run.add_argument("scopes", nargs="+", metavar="SCOPE", help="a subfolder of the suites folder")
     run.add_argument("--run-dir", type=Path, help="the run's folder (default: a new one under artifacts/runs)")
-    run.add_argument("--suites", type=Path, default=Path("suites"), help="where the scopes lie (default: %(default)s)")
+    run.add_argument("--suites", type=Path, default=SUITES, help="where the scopes lie (default: %(default)s)")
     run.add_argument("--resume", action="store_true", help="pass over scopes that finished in this run folder")
     run.add_argument(
         "--not-run", action="append", default=[], metavar="SCOPE=REASON", help="do not run it; record the reason"
@@ -180,7 +181,7 @@ def _sealing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("artifacts/bundles"), help="where bundles go (default: %(default)s)"
     )
-    parser.add_argument("--suites", type=Path, default=Path("suites"), help="to name the scopes that were not run")
+    parser.add_argument("--suites", type=Path, default=SUITES, help="to name the scopes that were not run")
     parser.add_argument(
         "--parent", type=Path, metavar="BUNDLE", help="the bundle this one follows; its digest is recorded"
     )

@@ -29,7 +29,7 @@ from harness.model import ExitCode
 from harness.power import command as power
 from harness.progress_line import ProgressLine
 from harness.run import ScopeRun, known_scopes, mark_not_run, run_scopes
-from harness.rundir import SCOPE_NAME, new_run_id, open_run
+from harness.rundir import SCOPE_NAME, SUITES, new_run_id, open_run
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -125,15 +125,22 @@ def run_command(options: argparse.Namespace) -> int:
     not_run = dict(_scope_and_reason(text) for text in options.not_run)
     names = list(dict.fromkeys([*options.scopes, *not_run]))
     _check_scopes([name for name in names if name not in not_run], options.suites)
+    if options.resume and options.run_dir is None:
+        raise UsageError("--resume does not say which run", "name its folder with --run-dir")
     run_dir = options.run_dir = options.run_dir or Path("artifacts/runs") / new_run_id()
     requests = [
         ScopeRun(name, root, options.suites, options.pytest_args, options.timeout)
         for name in names
         if name not in not_run
     ]
+    if options.resume and not (run_dir / "run.json").exists():
+        say(f"{run_dir} holds no run yet: there is nothing to resume, every scope runs")
     line = ProgressLine(sys.stderr.isatty(), tell)
     try:
-        with open_run(run_dir) as run, machine_cli.watch([r.scope for r in requests], options, say) as watch:
+        with (
+            open_run(run_dir, options.suites) as run,
+            machine_cli.watch([r.scope for r in requests], options, say) as watch,
+        ):
             requests = [replace(request, watch=watch) for request in requests]
             summaries = [mark_not_run(name, reason, run, root) for name, reason in not_run.items()]
             summaries += run_scopes(
@@ -148,7 +155,7 @@ def run_command(options: argparse.Namespace) -> int:
     print(run_dir)
     if decision.code is ExitCode.USAGE:
         return decision.code
-    suites = [] if options.suites == Path("suites") else ["--suites", str(options.suites)]
+    suites = [] if options.suites == SUITES else ["--suites", str(options.suites)]
     say(f"seal it with: {shlex.join(['python', '-m', 'harness', 'seal', str(run_dir), *suites])}")
     return decision.code
 

@@ -9,7 +9,7 @@ from harness.claims import not_claimed
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import read_scope
 from harness.model import Evidence, ScopeEvidence
-from harness.rundir import ASIDE, SCOPE_NAME, read_json, read_scope_json
+from harness.rundir import ASIDE, SCOPE_NAME, read_json, read_scope_json, resume_command
 
 
 def scope_folders(run: Path) -> list[Path]:
@@ -20,12 +20,14 @@ def scope_folders(run: Path) -> list[Path]:
         )
     folders = sorted(path for path in run.iterdir() if path.is_dir() and SCOPE_NAME.fullmatch(path.name))
     for aside in sorted(run.glob(f"*{ASIDE}")):
-        raise EvidenceError(f"{aside}: a new try was killed as it began", f"run {aside.stem} again with --resume")
+        raise EvidenceError(
+            f"{aside}: a new try was killed as it began", f"finish it: {resume_command(run, aside.stem)}"
+        )
     if not folders:
         raise EvidenceError(f"{run}: no scope was run", "run one: python -m harness run SCOPE --run-dir " + str(run))
     for folder in folders:
         record = read_scope_json(folder)
-        again = f"python -m harness run {folder.name} --resume --run-dir {run}"
+        again = resume_command(run, folder.name)
         if (folder / "source").is_dir():  # other tools' files: nothing of ours can run them again
             again = f"python -m harness ingest FILE... --scope {folder.name} --run-dir {run}"
         if record is None or record["state"] == "interrupted":

@@ -31,7 +31,7 @@ from harness.model import (
 )
 from harness.observe import TELEMETRY_FILE, machine_notes
 from harness.records import RecordSet, read_records, to_cases, to_metrics, to_samples, to_tokens
-from harness.rundir import read_json, read_scope_json
+from harness.rundir import read_json, read_scope_json, resume_command
 from harness.shards import Shard, join_facts, join_shards, shard_label
 from harness.telemetry import read_samples
 from harness.tracks import tracks
@@ -67,7 +67,7 @@ def read_scope(folder: Path, common: dict[str, str]) -> ScopeEvidence:
     if record is None:
         raise EvidenceError(
             f"{folder}: scope.json is missing: this scope is unfinished",
-            f"finish it with: python -m harness run {folder.name} --resume --run-dir {folder.parent}",
+            f"finish it with: {resume_command(folder.parent, folder.name)}",
         )
     try:
         return _read(folder, record, common)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from harness.files import json_bytes, utc_now, write_atomic, writing
 SCHEMA = 1
 ASIDE = ".earlier"  # where an earlier try lies while it moves; no scope is called so
 SCOPE_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+SUITES = Path("suites")  # where scopes lie unless a command is told otherwise
 
 
 def new_run_id() -> str:
@@ -68,8 +70,8 @@ class RunDir:
 
 
 @contextlib.contextmanager
-def open_run(path: Path) -> Iterator[RunDir]:
-    """Create or reopen a run folder, alone: a second harness on it is refused."""
+def open_run(path: Path, suites: Path = SUITES) -> Iterator[RunDir]:
+    """Create or reopen a run folder, alone: a second harness on it is refused. A new one notes its ``suites``."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     with locked(path) as lock:
@@ -79,8 +81,17 @@ def open_run(path: Path) -> Iterator[RunDir]:
                 raise UsageError(
                     f"{path} is not empty and has no run.json", "give a new folder, or one of an earlier run"
                 )
-            write_atomic(about, json_bytes({"schema": SCHEMA, "id": path.name, "created": utc_now()}))
+            made = {"schema": SCHEMA, "id": path.name, "created": utc_now(), "suites": str(suites)}
+            write_atomic(about, json_bytes(made))
         yield RunDir(path, lock)
+
+
+def resume_command(run: Path, scope: str) -> str:
+    """The command line that finishes one scope of the run in ``run``, with the suites folder it was made with."""
+    about = run / "run.json"
+    suites = read_json(about).get("suites", str(SUITES)) if about.is_file() else str(SUITES)
+    words = ["python", "-m", "harness", "run", scope, "--resume", "--run-dir", str(run)]
+    return shlex.join(words if suites == str(SUITES) else [*words, "--suites", suites])
 
 
 @contextlib.contextmanager

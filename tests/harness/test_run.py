@@ -80,6 +80,17 @@ def test_usage_errors_name_what_is_known(project: Path, harness: Harness) -> Non
     (project / "full" / "file").touch()
     assert "has no run.json" in harness("run", "green", "--run-dir", "full").err
     assert "takes nothing after --" in harness("seal", "R", "--", "-k", "x").err
+    which = harness("run", "green", "--resume")
+    assert (which.code, "--resume does not say which run" in which.err) == (2, True)
+
+
+def test_an_unfinished_scope_names_the_suites_folder_it_came_from(project: Path, harness: Harness) -> None:
+    (project / "suites").rename(project / "cases")
+    ran = harness("run", "green", "--suites", "cases", "--run-dir", "R", "--resume", env=PLAIN)
+    assert "R holds no run yet: there is nothing to resume, every scope runs" in ran.err
+    (project / "R" / "green" / "scope.json").unlink()
+    again = "finish it with: python -m harness run green --resume --run-dir R --suites cases\n"
+    assert again in harness("seal", "R", "--suites", "cases", "--against", "none").err
 
 
 def test_not_run_is_recorded_with_its_reason(project: Path, harness: Harness) -> None:
@@ -144,6 +155,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(project: Path, harness: Harness
     refused = harness("seal", "R", "--against", "none")
     assert refused.code == 3
     assert "unfinished" in refused.err
+    assert "finish it with: python -m harness run faults --resume --run-dir R\n" in refused.err
     assert not list((project / "artifacts").rglob("*")) if (project / "artifacts").exists() else True
     resumed = harness("run", "green", "faults", "--resume", "--run-dir", "R", env=PLAIN)
     assert resumed.code == 1
