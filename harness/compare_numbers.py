@@ -24,7 +24,7 @@ from harness.model import (
     ScopeEvidence,
     TokenControl,
 )
-from harness.pairs import control_spread, judge_pairs, steadiness
+from harness.pairs import control_log_ratios, control_spread, judge_pairs, steadiness
 from harness.sequential import least_spent, share
 from harness.stats import (
     decide,
@@ -262,8 +262,11 @@ def _judged_pairs(row: MetricRow, base: Samples, head: Samples) -> MetricRow:
     pairing = head.pairing
     assert pairing is not None
     judged = judge_pairs(base, head, pairing.alpha, pairing.most_pairs)
-    control = f"A/A: neighbours of one build differ by {100 * control_spread(base, head):.2f} % in the median"
-    notes = (*row.notes, *judged.notes, control, *steadiness(base, head))
+    control = control_log_ratios(base, head)
+    spread = f"{100 * control_spread(control, judged.pairs):.2f} % (standard error)"
+    said = f"A/A: by {len(control)} controls, {judged.pairs} pairs of one build would be off by {spread}"
+    order = [f"interleaved by {pairing.order}"] if pairing.order else []
+    notes = (*row.notes, *order, *judged.notes, said, *steadiness(base, head))
     row = replace(row, ratio=judged.ratio, margin=pairing.margin, margin_source=pairing.margin_source, notes=notes)
     if judged.interval is None:
         least = f"{least_spent(judged.pairs):.2g}"

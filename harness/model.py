@@ -120,7 +120,9 @@ class Pairing:
     """Repeat i ran next to repeat i of the other side of ``session``, and both are judged as pairs.
 
     ``alpha`` is what this quantity may err over all looks, of which the last would come after ``most_pairs`` pairs;
-    ``margin`` and where it comes from were fixed by the session.
+    ``margin`` and where it comes from were fixed by the session. ``order`` says how base and head were interleaved, in
+    words. ``control`` has log(later / earlier) of each control pair of one build; without any, ``pairs`` finds its
+    control in the order of the repeats themselves.
     """
 
     session: str
@@ -128,6 +130,8 @@ class Pairing:
     most_pairs: int
     margin: float
     margin_source: str
+    order: str = ""
+    control: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.session or not self.margin_source:

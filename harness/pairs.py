@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import NormalDist, median, median_low
 
 from harness.model import Interval, Samples
 from harness.sequential import Look, interval_at, plan, planned_looks
@@ -69,26 +69,41 @@ def matched_log_ratio(base: Sequence[float], head: Sequence[float]) -> float:
 
 
 def control_log_ratios(base: Samples, head: Samples) -> list[float]:
-    """The A/A control that ABBA ABBA holds by itself: neighbours in time of one side, later over earlier.
+    """The A/A control, log of later over earlier of one build: the session's control pairs, or neighbours in ABBA.
 
-    Pairs come as AB, BA, AB, BA: between two pairs the same side stands twice, head within a block and base between
-    two blocks.
+    Where base and head took turns, the session ran pairs of one build for it. Where they ran one process after the
+    other, the control is in the order itself: pairs come as AB, BA, AB, BA, so between two pairs the same side stands
+    twice, head within a block and base between two blocks.
     """
+    if head.pairing is not None and head.pairing.control:
+        return list(head.pairing.control)
     sides = (base, head)
     found = []
     for earlier in range(min(len(base.values), len(head.values)) - 1):
         side = sides[1] if earlier % 2 == 0 else sides[0]
-        if matched(base, head):
-            found.append(matched_log_ratio(side.rounds[earlier], side.rounds[earlier + 1]))
-        else:
-            found.append(math.log(side.values[earlier + 1] / side.values[earlier]))
+        found.append(later_over_earlier(side, side, earlier, earlier + 1))
     return found
 
 
-def control_spread(base: Samples, head: Samples) -> float:
-    """What two stretches of the same build differed by, ``|ratio - 1|`` of the median; 0 with fewer than two pairs."""
-    found = control_log_ratios(base, head)
-    return abs(math.expm1(median(found))) if found else 0.0
+def later_over_earlier(one: Samples, other: Samples, earlier: int = 0, later: int = 0) -> float:
+    """Log of repeat ``later`` of ``other`` over repeat ``earlier`` of ``one``: of matched rounds if there are any."""
+    if one.rounds and len(one.rounds[earlier]) == len(other.rounds[later]):
+        return matched_log_ratio(one.rounds[earlier], other.rounds[later])
+    return math.log(other.values[later] / one.values[earlier])
+
+
+def control_spread(control: Sequence[float], pairs: int) -> float:
+    """By how much the median of ``pairs`` such pairs would be off if nothing had changed: one standard error, a ratio.
+
+    A handful of control pairs has no say about direction (the order of the sides cancels it), but about size: their
+    median size is that of a normal distribution whose standard deviation is 1.4826 times as large, and the median of n
+    draws from that has sqrt(pi / 2 / n) of it. Of two in the middle the smaller counts: one bad pair of two shall not
+    blunt a verdict, and whether an interval can be trusted does not hang on this. 0 without a control or without pairs.
+    """
+    if not control or not pairs:
+        return 0.0
+    deviation = median_low(map(abs, control)) / NormalDist().inv_cdf(0.75)
+    return math.expm1(deviation * math.sqrt(math.pi / 2 / pairs))
 
 
 def drift(samples: Samples) -> float:

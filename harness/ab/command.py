@@ -43,6 +43,9 @@ sound measurement, 4 other tokens or unfit: nothing to compare, 5 undecided, onl
     ab.add_argument("--pairs", type=int, default=24, help="at most so many pairs, an even number (default: 24)")
     ab.add_argument("--budget", type=float, default=1800.0, metavar="SECONDS", help="stop after (default: %(default)g)")
     ab.add_argument("--cores", default="", metavar="N,...", help="run both sides on these (default: all usable)")
+    ab.add_argument(
+        "--whole", action="store_true", help="one whole process after the other instead of turns round by round"
+    )
     ab.add_argument("--repeat-timeout", type=float, default=600.0, metavar="SECONDS", help="end a repeat after")
     ab.add_argument(
         "--keep-all", action="store_true", help="leave no block out, whatever a throttle bit or other processes say"

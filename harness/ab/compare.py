@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.ab.builds import BuildFailed
 from harness.ab.measure import Measured, measure, measure_alone
 from harness.ab.session import BASE, HEAD, Ask, Session
-from harness.ab.sides import WORKER, Side, built, common_groups, refuse_shared_library, sources
+from harness.ab.sides import WORKER, Side, built, common_groups, order_of, refuse_shared_library, sources
 from harness.ab.trees import Source
 from harness.collect import collect
 from harness.gpus import visible_gpus
@@ -56,16 +56,21 @@ class Comparing:
         session = f"ab-{new_run_id()}"
         with self._watch(f"harness ab {base} {head}") as watch:
             sides = self._built(session, dict(zip((BASE, HEAD), found, strict=True)), watch)
-            groups = common_groups(sides[BASE], sides[HEAD], self.options.arm)
+            listed = {name: side.listed() for name, side in sides.items()}
+            labels = {name: source.label for name, source in zip(sides, found, strict=True)}
+            order, why = order_of(listed, self.options.whole)
             ask = Ask(
                 session,
-                groups,
+                common_groups(listed, labels, self.options.arm),
+                order=order,
+                why=why,
                 alpha=alpha or self.options.alpha,
                 floor=self.options.margin,
                 most_pairs=self.options.pairs,
                 budget_s=self.options.budget,
             )
             self.say(f"{found[0].label} against {found[1].label}: {', '.join(ask.arms)}; up to {ask.most_pairs} pairs")
+            self.say(f"interleaved by {order}" + (f" ({why})" if why else ""))
             place = self.options.out / session
             timeout_s, keep_all = self.options.repeat_timeout, self.options.keep_all
             measured = measure(ask, sides, place, watch, timeout_s, self._progress, keep_all=keep_all)

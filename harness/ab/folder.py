@@ -11,17 +11,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.ab.figures import QUANTITIES, lines
-from harness.ab.repeat import Repeat, RepeatError, parse
+from harness.ab.errors import RepeatError
+from harness.ab.figures import QUANTITIES, lines, samples_of
+from harness.ab.repeat import Repeat, parse
 from harness.ab.session import Session, samples
 from harness.errors import EvidenceError
 from harness.files import json_bytes, utc_now, write_atomic, write_new, writing
 from harness.model import Pairing
+from harness.pairs import control_spread, later_over_earlier
 from harness.records import encode_lines
 from harness.rundir import SCHEMA, RunDir
 
 SCOPE = "ab"
-VERSION = 1  # raised when the same repeats would be read otherwise
+VERSION = 2  # raised when the same repeats would be read otherwise
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,9 @@ def about_session(session: Session, side: str, problem: str) -> dict[str, Any]:
         "counted": {arm: [r.source for r in session.repeats[side][arm][:pairs]] for arm in session.ask.arms},
         "warm_up": {arm: f"000-{'+'.join(group)}.json" for group in session.ask.groups for arm in group},
         "pairings": pairings,
+        "controls": {
+            arm: [[pair.earlier.source, pair.later.source] for pair in found] for arm, found in session.controls.items()
+        },
         "excused": [asdict(excused) for excused in session.excused],
         "doubts": session.doubts,
         # In seconds of CLOCK_MONOTONIC, as telemetry.jsonl counts: a slow repeat lies beside what the machine did.
@@ -104,6 +109,7 @@ def about_alone(session: str, side: str, counted: Mapping[str, Sequence[str]], w
         "counted": {arm: list(names) for arm, names in counted.items()},
         "warm_up": dict.fromkeys(counted, ""),
         "pairings": {arm: dict.fromkeys(QUANTITIES) for arm in counted},
+        "controls": {},
         "excused": [],
         "doubts": [],
     }
@@ -119,11 +125,27 @@ def derive(about: Mapping[str, Any], read: Mapping[str, bytes], side: str) -> by
     for arm, counted in about["counted"].items():
         warm_up = [name for name in [about["warm_up"][arm]] if name in read]
         repeats = [_of(arm, read, name, side) for name in counted or warm_up]
+        controls = [[_of(arm, read, name, side) for name in pair] for pair in about["controls"].get(arm, [])]
         told = about["pairings"].get(arm, {})
-        pairings = {name: Pairing(**pairing) if pairing else None for name, pairing in told.items()}
+        pairings = {
+            name: _told(pairing, name, controls, len(repeats)) if pairing else None for name, pairing in told.items()
+        }
         nothing = "" if counted else f"no pair was measured: {about['problem'] or about['ended']}"
         found += lines(arm, repeats, pairings, about["problem"] or nothing)
     return encode_lines(found)
+
+
+def _told(told: Mapping[str, Any], quantity: str, controls: Sequence[Sequence[Repeat]], pairs: int) -> Pairing:
+    """How one quantity is judged, with the control that follows from its repeats; no margin may be below it."""
+    control = [
+        later_over_earlier(samples_of([earlier], quantity), samples_of([later], quantity))
+        for earlier, later in controls
+    ]
+    spread = control_spread(control, pairs)
+    if spread > told["margin"]:
+        said = f"the margin of {quantity} is {told['margin']:.4g}, less than its A/A control of {spread:.4g}"
+        raise EvidenceError(said)
+    return Pairing(**{**told, "control": tuple(control)})
 
 
 def _of(arm: str, read: Mapping[str, bytes], name: str, side: str) -> Repeat:

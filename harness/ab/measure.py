@@ -11,16 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.ab import history
+from harness.ab.errors import RepeatError
 from harness.ab.figures import ROUND
 from harness.ab.folder import SCOPE, SideFolder, about_alone, about_session
-from harness.ab.repeat import Repeat, RepeatError, run_repeat, run_worker
+from harness.ab.repeat import Repeat, repeat_name, run_repeat, run_worker
 from harness.ab.same_work import SameWork
-from harness.ab.session import BASE, HEAD, Ask, Excuses, Session, run_session, samples
+from harness.ab.session import BASE, HEAD, TURNS, Ask, Excuses, Session, run_session, samples
 from harness.ab.sides import Side
+from harness.ab.together import run_together
 from harness.files import json_bytes, write_atomic
 from harness.gpus import visible_gpus
 from harness.observe import LEASE_FILE, TELEMETRY_FILE, Watch
-from harness.pairs import control_spread, log_ratios, outliers
+from harness.pairs import control_log_ratios, control_spread, log_ratios, outliers
 from harness.rundir import RunDir, open_run
 from harness.telemetry import between, read_samples, sampling
 from harness.witness import witness
@@ -72,25 +74,31 @@ def measure(
     ``keep_all``: a block counts whatever a witness says about the time in which it was measured.
     """
     facts = {name: side.facts() for name, side in sides.items()}
-    machine = history.machine_of(facts[HEAD])
+    machine = f"{history.machine_of(facts[HEAD])} / {ask.order}"
     ask = replace(ask, history=history.spreads(AA_HISTORY, machine))
     gpus = [gpu.uuid for gpu in watch.gpus]
     with _folders(place) as folders:
         telemetry = folders[HEAD].folder / TELEMETRY_FILE
 
-        def make(name: str, arms: tuple[str, ...], number: int) -> dict[str, Repeat]:
+        def make(names: tuple[str, ...], arms: tuple[str, ...], labels: tuple[str, ...]) -> list[dict[str, Repeat]]:
+            launches = [sides[name].launch(timeout_s) for name in names]
             try:
-                printed, repeats = run_repeat(sides[name].launch(timeout_s), arms, number)
+                if len(launches) == 1:
+                    made = [run_repeat(launches[0], arms, labels[0])]
+                else:
+                    made = run_together(launches, arms, labels)
             except RepeatError as error:
                 raise gpu_lost(error, gpus) from error
             if lost := watch.lost():
-                raise RepeatError(f"repeat {number}: {lost}", "nothing measured since then counts")
-            first = next(iter(repeats.values())).source
-            folders[name].keep(_free_name(folders[name].folder / "repeats", first), printed)
-            return repeats
+                raise RepeatError(f"repeat {labels[0]}: {lost}", "nothing measured since then counts")
+            for name, label, (printed, _) in zip(names, labels, made, strict=True):
+                for keeper in (BASE, HEAD) if names == (name, name) else (name,):  # both sides are held to a control
+                    folder = folders[keeper]
+                    folder.keep(_free_name(folder.folder / "repeats", repeat_name(label, arms)), printed)
+            return [repeats for _, repeats in made]
 
         def excuses(started: float, ended: float) -> Sequence[str]:
-            if keep_all:
+            if keep_all or ask.order == TURNS:  # what hits both sides of a round alike needs no excuse
                 return ()
             seen = between(read_samples(telemetry), started, ended) if telemetry.exists() else []
             return witness(seen, _spare(sides[BASE].cores)).doubts
@@ -139,9 +147,11 @@ def _spare(cores: Sequence[int]) -> float:
 
 
 def _spreads(session: Session) -> dict[str, float]:
-    return {
-        arm: control_spread(*(samples(session, side, arm, ROUND) for side in (BASE, HEAD))) for arm in session.ask.arms
-    }
+    found = {}
+    for arm in session.ask.arms:
+        base, head = (samples(session, side, arm, ROUND) for side in (BASE, HEAD))
+        found[arm] = control_spread(control_log_ratios(base, head), session.pairs)
+    return found
 
 
 def gpu_lost(error: RepeatError, before: Sequence[str]) -> RepeatError:
@@ -166,7 +176,7 @@ def measure_alone(session: str, side: Side, arms: Sequence[tuple[str, ...]], pla
         launch = side.launch(EXPLAIN_S)
         for number in range(ALONE_REPEATS):
             for group in arms:
-                printed, repeats = run_repeat(launch, group, number)
+                printed, repeats = run_repeat(launch, group, f"{number:03d}")
                 for arm, repeat in repeats.items():
                     counted[arm].append(repeat.source)
                 folder.keep(next(iter(repeats.values())).source, printed)

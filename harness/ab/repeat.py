@@ -22,27 +22,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
-from harness.model import ExitCode
+from harness.ab.errors import RepeatError
+from harness.ab.waits import Waits
 from harness.process import signal_name
 
 SECONDS_ALLOWED = 600.0
 STDERR_TAIL = 1500
 
 
-class RepeatError(HarnessError):
-    """A repeat that gave no measurement. ``crashed``: the process itself failed, which is a fault of its side."""
-
-    code = ExitCode.EVIDENCE_BROKEN
-
-    def __init__(self, message: str, hint: str = "", *, crashed: bool = False) -> None:
-        super().__init__(message, hint)
-        self.crashed = crashed
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt's generation: ``stamps`` are the first token's time, then each round's end, in host seconds."""
+    """One prompt's generation: ``stamps`` are the first token's time, then each round's end, in seconds.
+
+    Where turns were taken, ``arrival`` and ``stamps`` are of a clock that stands while the other side runs. ``at`` are
+    the same moments on the host's own clock.
+    """
 
     name: str
     token_ids: tuple[int, ...]
@@ -50,6 +44,7 @@ class Prompt:
     arrival: float
     stamps: tuple[float, ...]
     emitted: tuple[int, ...]
+    at: tuple[float, ...] = ()
 
     @property
     def round_ms(self) -> list[float]:
@@ -61,7 +56,8 @@ class Prompt:
 class Repeat:
     """What one process measured for one arm; ``started`` and ``ended`` in seconds of CLOCK_MONOTONIC.
 
-    ``source`` names the file that keeps what the process printed.
+    ``source`` names the file that keeps what the process printed. ``turns`` counts how often it waited for its turn,
+    ``alone`` the steps that it made when the other side had ended.
     """
 
     source: str
@@ -70,6 +66,8 @@ class Repeat:
     unfit: tuple[str, ...]
     started: float
     ended: float
+    turns: int = 0
+    alone: int = 0
 
     @property
     def rounds(self) -> list[float]:
@@ -110,23 +108,35 @@ class Launch:
     timeout_s: float = SECONDS_ALLOWED
 
 
-def run_repeat(launch: Launch, arms: Sequence[str], number: int) -> tuple[bytes, dict[str, Repeat]]:
-    """Repeat ``number`` of ``launch``'s side for ``arms``: the bytes it printed, and each arm's figures."""
-    who = f"repeat {number} of {launch.side}"
+def run_repeat(launch: Launch, arms: Sequence[str], label: str) -> tuple[bytes, dict[str, Repeat]]:
+    """One repeat of ``launch``'s side for ``arms``: the bytes it printed, and each arm's figures."""
+    who = f"repeat {label} of {launch.side}"
     started = time.monotonic()
     printed = run_worker(launch, arms, who)
-    repeats = parse(printed, who, repeat_name(number, arms), started, time.monotonic())
+    return printed, read(printed, arms, who, repeat_name(label, arms), started, time.monotonic())
+
+
+def read(printed: bytes, arms: Sequence[str], who: str, source: str, started: float, ended: float) -> dict[str, Repeat]:
+    """What a worker printed that was asked for ``arms``, checked."""
+    repeats = parse(printed, who, source, started, ended)
     if set(repeats) != set(arms):
         raise RepeatError(f"{who}: arms {', '.join(sorted(repeats))} were answered; {', '.join(arms)} were asked for")
-    return printed, repeats
+    return repeats
 
 
 def run_worker(launch: Launch, arguments: Sequence[str], who: str) -> bytes:
     """What the worker printed. ``RepeatError`` with the end of its stderr when it failed, hung or could not start."""
+    return finish(start(launch, arguments, who), launch.timeout_s, who)
+
+
+def start(
+    launch: Launch, arguments: Sequence[str], who: str, descriptors: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """A worker that runs now, in a process group of its own; ``descriptors`` stay open in it."""
     command = [*launch.argv, *arguments]
     try:
         with pinned(launch.cores, who):
-            worker = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 cwd=launch.root,
                 env=dict(launch.environment),
@@ -134,31 +144,41 @@ def run_worker(launch: Launch, arguments: Sequence[str], who: str) -> bytes:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 process_group=0,
-                pass_fds=launch.descriptors,
+                pass_fds=(*launch.descriptors, *descriptors),
             )
     except OSError as error:
         raise RepeatError(f"{who}: cannot start {command[0]}: {error.strerror or error}", crashed=True) from error
+
+
+def finish(worker: subprocess.Popen[bytes], timeout_s: float, who: str) -> bytes:
+    """What the worker printed by its end; it is killed when it takes longer or when we are interrupted."""
     try:
-        printed, said = worker.communicate(timeout=launch.timeout_s)
+        printed, said = worker.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        os.killpg(worker.pid, signal.SIGKILL)
-        worker.communicate()
-        raise RepeatError(f"{who}: no answer after {launch.timeout_s:g} s", crashed=True) from None
+        end(worker)
+        raise RepeatError(f"{who}: no answer after {timeout_s:g} s", crashed=True) from None
     except BaseException:
-        os.killpg(worker.pid, signal.SIGKILL)
-        worker.communicate()
+        end(worker)
         raise
     if worker.returncode:
         code = worker.returncode
         ended = f"died of {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         tail = said.decode(errors="replace").strip()[-STDERR_TAIL:]
-        raise RepeatError(f"{who}: {' '.join(command)} {ended}:\n{tail or '(it said nothing)'}", crashed=True)
+        command = " ".join(map(str, worker.args)) if isinstance(worker.args, list) else str(worker.args)
+        raise RepeatError(f"{who}: {command} {ended}:\n{tail or '(it said nothing)'}", crashed=True)
     return printed
 
 
-def repeat_name(number: int, arms: Sequence[str]) -> str:
-    """The file of a repeat; number 0 is the warm-up."""
-    return f"{number:03d}-{'+'.join(arms)}.json"
+def end(worker: subprocess.Popen[bytes]) -> None:
+    """Kill a worker and its children, whatever they are at."""
+    if worker.poll() is None:
+        os.killpg(worker.pid, signal.SIGKILL)
+    worker.communicate()
+
+
+def repeat_name(label: str, arms: Sequence[str]) -> str:
+    """The file of a repeat; 000 is the warm-up."""
+    return f"{label}-{'+'.join(arms)}.json"
 
 
 @contextlib.contextmanager
@@ -193,30 +213,37 @@ def parse(printed: bytes, who: str, source: str, started: float = 0.0, ended: fl
 
 
 def _repeat(row: Mapping[str, Any], who: str, source: str, started: float, ended: float) -> Repeat:
-    prompts = tuple(_prompt(run, who) for run in row["runs"])
+    turns = row.get("turns", {"steps": 1, "waits": (), "alone": 0})
+    waits = Waits([(float(begin), float(end)) for begin, end in turns["waits"]], who, int(turns["steps"]))
+    prompts = tuple(_prompt(run, who, waits) for run in row["runs"])
     if not any(prompt.emitted for prompt in prompts):
         raise RepeatError(f"{who}: arm {row['arm']} has no round after a first token: there is nothing to time")
-    return Repeat(source, row["arm"], prompts, tuple(map(str, row["unfit"])), started, ended)
+    unfit = tuple(map(str, row["unfit"]))
+    return Repeat(source, row["arm"], prompts, unfit, started, ended, len(waits), int(turns["alone"]))
 
 
-def _prompt(run: Mapping[str, Any], who: str) -> Prompt:
-    prompt = Prompt(
-        str(run["prompt"]),
-        tuple(map(int, run["token_ids"])),
-        str(run["finish"]),
-        float(run["arrival_ts"]),
-        tuple(map(float, run["token_ts"])),
-        tuple(map(int, run["emitted"])),
-    )
-    times = (prompt.arrival, *prompt.stamps)
-    if not all(map(math.isfinite, times)):
-        raise RepeatError(f"{who}: prompt {prompt.name!r} has a time that is no number")
-    for earlier, later in itertools.pairwise(times):
+def _prompt(run: Mapping[str, Any], who: str, waits: Waits) -> Prompt:
+    name = str(run["prompt"])
+    at = (float(run["arrival_ts"]), *map(float, run["token_ts"]))
+    if not all(map(math.isfinite, at)):
+        raise RepeatError(f"{who}: prompt {name!r} has a time that is no number")
+    for earlier, later in itertools.pairwise(at):
         if later <= earlier:
             raise RepeatError(
-                f"{who}: the clock did not move forwards: {later!r} s after {earlier!r} s in prompt {prompt.name!r}",
+                f"{who}: the clock did not move forwards: {later!r} s after {earlier!r} s in prompt {name!r}",
                 "nothing timed with such a clock counts; look at the machine (virtual clock, suspended, stepped)",
             )
+    waits.check_rounds(at[1:], name)
+    arrival, *stamps = map(waits.left_out, at)
+    prompt = Prompt(
+        name,
+        tuple(map(int, run["token_ids"])),
+        str(run["finish"]),
+        arrival,
+        tuple(stamps),
+        tuple(map(int, run["emitted"])),
+        at[1:],
+    )
     if len(prompt.stamps) != len(prompt.emitted) + 1 or 1 + sum(prompt.emitted) != len(prompt.token_ids):
         raise RepeatError(
             f"{who}: prompt {prompt.name!r} has {len(prompt.token_ids)} tokens, {len(prompt.stamps)} times and rounds "

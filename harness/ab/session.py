@@ -1,6 +1,6 @@
-"""The session: base and head in turn, ABBA, until the intervals decide or the budget is spent. No process, no file.
+"""The session: pairs of base and head until the intervals decide or the budget is spent. No process, no file.
 
-``run_session`` is given a function that makes one repeat and one that names outside witnesses; it decides whom to run
+``run_session`` is given a function that makes repeats and one that names outside witnesses; it decides whom to run
 next, whether both did the same work, and when it has seen enough. So it is tried with neither a process nor a clock.
 """
 
@@ -9,20 +9,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from harness.ab.errors import RepeatError
 from harness.ab.figures import QUANTITIES, ROUND, samples_of
-from harness.ab.repeat import Repeat, RepeatError
+from harness.ab.repeat import Repeat
 from harness.ab.same_work import SameWork, other_work
 from harness.model import MetricOutcome, Pairing, Samples
-from harness.pairs import control_spread, judge_pairs
+from harness.pairs import control_log_ratios, control_spread, judge_pairs, later_over_earlier
 from harness.sequential import MOST_PAIRS, Plan, plan, planned_looks, share
 from harness.stats import decide
 
 BASE, HEAD = "base", "head"
-ORDER = (BASE, HEAD, HEAD, BASE)
+TURNS, WHOLE = "rounds: base and head take turns", "processes: base, head, head, base"
+"""How the sides are interleaved: alive together and taking turns round by round, or one whole process after another."""
+
+BLOCK: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    TURNS: ((BASE, HEAD), (HEAD, BASE)),
+    WHOLE: ((BASE,), (HEAD,), (HEAD,), (BASE,)),
+}
+"""Two pairs: which processes are alive together, the first of them begins; what comes first alternates."""
+
+CONTROL_EVERY = 4
+"""Pairs to a control pair of one build that takes turns with itself, of base and of head alternately."""
+
 EXCUSED_SHARE = 0.25
 """Of the blocks planned: more than this are never left out, or a session could wait for ever for a quiet hour."""
 
-MakeRepeat = Callable[[str, tuple[str, ...], int], dict[str, Repeat]]
+MakeRepeats = Callable[[tuple[str, ...], tuple[str, ...], tuple[str, ...]], list[dict[str, Repeat]]]
+"""Sides that run together, the arms they run, and a label for each: what each measured, by arm."""
+
 Excuses = Callable[[float, float], Sequence[str]]
 """From when to when (CLOCK_MONOTONIC): what an outside witness holds against what was measured meanwhile."""
 
@@ -32,7 +46,8 @@ class Ask:
     """What a session is to decide. ``groups`` are the arms that share a process; all arms are judged together.
 
     ``decide_on`` are the quantities that must be decided before it stops early; every quantity is judged in the end.
-    ``history`` is the A/A spread that earlier sessions of this machine saw, by arm.
+    ``history`` is the A/A spread that earlier sessions of this machine saw, by arm. ``order`` is ``TURNS`` or
+    ``WHOLE``, ``why`` the reason where it had to be the latter.
     """
 
     session: str
@@ -43,6 +58,8 @@ class Ask:
     budget_s: float = float("inf")
     history: Mapping[str, float] = field(default_factory=dict)
     decide_on: tuple[str, ...] = (ROUND,)
+    order: str = TURNS
+    why: str = ""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -68,15 +85,30 @@ class Excused:
     reasons: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One control pair of one arm: two repeats of ``side`` that took turns."""
+
+    side: str
+    earlier: Repeat
+    later: Repeat
+
+    def log_ratio(self, quantity: str) -> float:
+        """Log of the later over the earlier."""
+        return later_over_earlier(samples_of([self.earlier], quantity), samples_of([self.later], quantity))
+
+
 @dataclass
 class Session:
     """What was measured: counted repeats by side and arm (repeat i of both sides is a pair), and how it ended.
 
+    ``controls`` are the pairs of one build, by arm, each with the side it is of: the one that began comes first.
     ``problem`` is why it ended before its time; ``side`` whose fault that was, where it was one side's.
     """
 
     ask: Ask
     repeats: dict[str, dict[str, list[Repeat]]]
+    controls: dict[str, list[Control]] = field(default_factory=dict)
     excused: list[Excused] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     ended: str = ""
@@ -93,7 +125,7 @@ class Session:
 
 def run_session(
     ask: Ask,
-    make: MakeRepeat,
+    make: MakeRepeats,
     clock: Callable[[], float],
     excuses: Excuses = lambda start, end: (),
     tell: Callable[[Session], None] = lambda session: None,
@@ -106,6 +138,7 @@ def run_session(
         while not session.difference and not session.ended:
             for group in ask.groups:
                 _block(session, make, group, excuses)
+                _control(session, make, group)
             tell(session)
             _look(session, clock() - started)
     except RepeatError as error:
@@ -115,28 +148,30 @@ def run_session(
     return session
 
 
-def _warm_up(session: Session, make: MakeRepeat) -> None:
+def _warm_up(session: Session, make: MakeRepeats) -> None:
     """One uncounted repeat of each side: files are in memory, and other work is noticed before anything is timed."""
     for group in session.ask.groups:
-        made = {side: make(side, group, 0) for side in (BASE, HEAD)}
+        made: dict[str, dict[str, Repeat]] = {}
+        for sides in BLOCK[session.ask.order][: 2 // len(BLOCK[session.ask.order][0])]:
+            made |= zip(sides, make(sides, group, ("000",) * len(sides)), strict=True)
         _check(session, group, made[BASE], made[HEAD], "warm-up of base against warm-up of head")
 
 
-def _block(session: Session, make: MakeRepeat, group: tuple[str, ...], excuses: Excuses) -> None:
-    """Base, head, head, base: two pairs. Left out and measured again where a witness excuses it, up to the cap."""
+def _block(session: Session, make: MakeRepeats, group: tuple[str, ...], excuses: Excuses) -> None:
+    """Two pairs. Whole processes are left out and measured again where a witness excuses it, up to the cap."""
     if session.difference:
         return
     limit = int(EXCUSED_SHARE * session.ask.most_pairs / 2)
     made: list[tuple[str, dict[str, Repeat]]] = []
     number = len(session.repeats[BASE][group[0]]) + 2 * len(session.excused) + 1
-    for place, side in enumerate(ORDER):
-        repeats = make(side, group, number + place // 2)
-        for arm in group:
-            first = made[0][1][arm] if made else repeats[arm]
-            _check(session, (arm,), {arm: first}, repeats, f"base against repeat {number + place // 2} of {side}")
+    for sides in BLOCK[session.ask.order]:
+        label = f"{number + len(made) // 2:03d}"
+        for side, repeats in zip(sides, make(sides, group, (label,) * len(sides)), strict=True):
+            first = made[0][1] if made else repeats
+            _check(session, group, first, repeats, f"base against repeat {int(label)} of {side}")
+            made.append((side, repeats))
         if session.difference:
             return
-        made.append((side, repeats))
     reasons = tuple(excuses(made[0][1][group[0]].started, made[-1][1][group[0]].ended))
     if reasons and len(session.excused) < limit:
         session.excused.append(Excused(number, group, reasons))
@@ -146,6 +181,18 @@ def _block(session: Session, make: MakeRepeat, group: tuple[str, ...], excuses: 
     for side, repeats in made:
         for arm in group:
             session.repeats[side][arm].append(repeats[arm])
+
+
+def _control(session: Session, make: MakeRepeats, group: tuple[str, ...]) -> None:
+    """A control pair where one is due; whole processes have theirs in their order."""
+    done, pairs = len(session.controls.get(group[0], [])), len(session.repeats[BASE][group[0]])
+    if session.difference or session.ask.order != TURNS or pairs < CONTROL_EVERY * (done + 1):
+        return
+    side = (BASE, HEAD)[done % 2]
+    earlier, later = make((side, side), group, tuple(f"control{done + 1:02d}{which}" for which in "ab"))
+    _check(session, group, earlier, later, f"control pair {done + 1}, both of {side}")
+    for arm in group:
+        session.controls.setdefault(arm, []).append(Control(side, earlier[arm], later[arm]))
 
 
 def _check(
@@ -184,18 +231,21 @@ def outcome(session: Session, arm: str, quantity: str) -> MetricOutcome:
 
 def samples(session: Session, side: str, arm: str, quantity: str) -> Samples:
     """One quantity of one side, over its complete pairs."""
-    pairs = session.pairs
+    ask, pairs = session.ask, session.pairs
     bare = {name: samples_of(session.repeats[name][arm][:pairs], quantity) for name in (BASE, HEAD)}
-    ask = session.ask
-    margin, source = _margin(ask, arm, control_spread(bare[BASE], bare[HEAD]))
-    return replace(bare[side], pairing=Pairing(ask.session, ask.each_alpha, ask.most_pairs, margin, source))
+    control = tuple(pair.log_ratio(quantity) for pair in session.controls.get(arm, []))
+    spread = control_spread(control or control_log_ratios(bare[BASE], bare[HEAD]), pairs)
+    margin, source = _margin(ask, arm, spread)
+    order = f"{ask.order} ({ask.why})" if ask.why else ask.order
+    pairing = Pairing(ask.session, ask.each_alpha, ask.most_pairs, margin, source, order, control)
+    return replace(bare[side], pairing=pairing)
 
 
 def _margin(ask: Ask, arm: str, spread: float) -> tuple[float, str]:
     """The largest of what is worth calling a change, this session's A/A control, and what earlier controls saw."""
     known = [
         (ask.floor, "floor"),
-        (spread, "A/A: what neighbours of one build differed by in this session"),
-        (ask.history.get(arm, 0.0), "history: what A/A controls of earlier sessions on this machine differed by"),
+        (spread, "A/A: what as many pairs of one build would be off by, by this session's controls"),
+        (ask.history.get(arm, 0.0), "history: what the controls of earlier sessions on this machine amounted to"),
     ]
     return max(known, key=lambda entry: entry[0])

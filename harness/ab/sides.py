@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.ab.builds import Build, build
-from harness.ab.repeat import Launch, RepeatError, run_worker
+from harness.ab.errors import RepeatError
+from harness.ab.repeat import Launch, run_worker
+from harness.ab.session import TURNS, WHOLE
 from harness.ab.trees import Source, check_out, repository, resolve
 from harness.environment import look
 from harness.errors import UsageError
@@ -17,6 +19,15 @@ from harness.errors import UsageError
 WORKER = ("-m", "suites.latency.worker")
 LIBRARY_VARIABLE = "SM70_NATIVE_LIBRARY"
 _LIST_S = 60.0
+Groups = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A worker's answer to ``--list``: arms that share a process (none: each by itself), and if it takes turns."""
+
+    groups: tuple[tuple[str, ...], ...]
+    turns: bool
 
 
 @dataclass(frozen=True)
@@ -37,13 +48,13 @@ class Side:
         variables = {**os.environ, **self.environment}
         return Launch(self.name, self.build.tree, argv, variables, self.cores, self.descriptors, timeout_s)
 
-    def groups(self) -> tuple[tuple[str, ...], ...]:
-        """Arms that share a process, as the side's worker lists them; an old worker takes one at a time."""
+    def listed(self) -> Listed:
+        """What the side's worker says of itself; an old worker takes one arm at a time and no turns."""
         try:
-            listed = json.loads(run_worker(self.launch(_LIST_S), ["--list"], f"the worker of {self.name}"))
-            return tuple(tuple(map(str, group)) for group in listed["groups"])
-        except (RepeatError, ValueError, KeyError, TypeError):
-            return ()
+            said = json.loads(run_worker(self.launch(_LIST_S), ["--list"], f"the worker of {self.name}"))
+            return Listed(tuple(tuple(map(str, group)) for group in said["groups"]), bool(said.get("turns", False)))
+        except (RepeatError, ValueError, KeyError, TypeError, AttributeError):
+            return Listed((), False)
 
     def facts(self) -> dict[str, str]:
         """The environment of the evidence: machine, and this side's source and library."""
@@ -79,20 +90,29 @@ def built(root: Path, source: Source, say: Callable[[str], None]) -> Build:
     return build(tree, root, source.label, say)
 
 
-def common_groups(base: Side, head: Side, wanted: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The arms to run, those that share a process on both sides together. ``UsageError`` for an arm that one lacks."""
-    groups = {side.name: side.groups() for side in (base, head)}
-    listed = [{arm for group in found for arm in group} for found in groups.values()]
-    if not all(listed):
+def common_groups(listed: Mapping[str, Listed], labels: Mapping[str, str], wanted: Sequence[str]) -> Groups:
+    """The arms to run, those that share a process on both sides together. ``UsageError`` for an arm that one lacks.
+
+    ``labels`` name the sides for a person.
+    """
+    known = {name: {arm for group in said.groups for arm in group} for name, said in listed.items()}
+    if not all(known.values()):
         return tuple((arm,) for arm in wanted)
-    for side, arms in zip((base, head), listed, strict=True):
+    for name, arms in known.items():
         unknown = [arm for arm in wanted if arm not in arms]
         if unknown:
-            known = ", ".join(sorted(arms))
-            raise UsageError(f"{side.source.label} has no arm {', '.join(unknown)}", f"give --arm with one of: {known}")
+            hint = f"give --arm with one of: {', '.join(sorted(arms))}"
+            raise UsageError(f"{labels[name]} has no arm {', '.join(unknown)}", hint)
+    base, head = listed.values()
     of_both = [
-        tuple(arm for arm in one if arm in other and arm in wanted)
-        for one in groups[base.name]
-        for other in groups[head.name]
+        tuple(arm for arm in one if arm in other and arm in wanted) for one in base.groups for other in head.groups
     ]
     return tuple(group for group in of_both if group)
+
+
+def order_of(listed: Mapping[str, Listed], whole: bool) -> tuple[str, str]:
+    """How the sides are interleaved, and why if it has to be whole processes."""
+    if whole:
+        return WHOLE, "as --whole asks"
+    unable = [name for name, said in listed.items() if not said.turns]
+    return (WHOLE, f"the worker of {' and '.join(unable)} takes no turns") if unable else (TURNS, "")

@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace, say: Say) -> None:
     deadline = time.monotonic() + options.seconds
     say(f"{len(left)} trials left, {len(cores)} side by side")
     lanes = Lanes(root, cores, dict(os.environ), options.forked)
-    side_by_side(Setup(options.arm, deadline), left, lanes, options.results, say)
+    side_by_side(Setup(options.arm, deadline=deadline), left, lanes, options.results, say)
 
 
 def _cores(text: str) -> tuple[int, ...]:

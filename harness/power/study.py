@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.errors import EvidenceError, file_error
 
-SCHEMA = 1
+SCHEMA = 2
 TRIALS: Mapping[int, int] = {0: 40, 2: 20, 3: 20, 5: 20}
 """Per cent of delay -> how many trials at least."""
 
@@ -23,8 +23,9 @@ _TURNS = ((0, 2, 0, 3), (5,))
 class Result:
     """One trial: what was planted, what each rule said, and the samples it said that of.
 
-    ``log_ratios`` are our pairs (log of head over base, matched rounds); ``base`` and ``head`` the milliseconds a round
-    of the same number of processes run one side after the other, on which the other rules are tried.
+    ``log_ratios`` are our pairs (log of head over base, matched rounds), ``control`` our pairs of one build; ``base``
+    and ``head`` the milliseconds a round of the same number of processes run one side after the other, on which the
+    other rules are tried.
     """
 
     delay: int
@@ -40,6 +41,7 @@ class Result:
     mann_whitney_p: float
     mean_threshold: str
     log_ratios: tuple[float, ...]
+    control: tuple[float, ...]
     paired_base: tuple[float, ...]
     paired_head: tuple[float, ...]
     base: tuple[float, ...]

@@ -14,7 +14,8 @@ from harness.errors import EvidenceError, HarnessError
 from harness.pairs import judge_pairs, log_ratios
 from harness.power.rivals import mann_whitney, mann_whitney_p, mean_threshold
 from harness.power.study import Result
-from harness.power.workers import Workers
+from harness.power.workers import Names, Workers
+from harness.sequential import MOST_PAIRS
 
 _PLANTED = "planted delay"
 
@@ -25,9 +26,10 @@ class OutOfTime(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is run, and when to give up: at ``deadline`` (in ``clock`` seconds) or when ``stop`` is set."""
+    """What is run, in how many pairs at most, and when to give up: after ``deadline`` on ``clock``, or on ``stop``."""
 
     arm: str
+    most_pairs: int = MOST_PAIRS
     deadline: float = float("inf")
     clock: Callable[[], float] = time.monotonic
     stop: threading.Event = field(default_factory=threading.Event)
@@ -37,20 +39,20 @@ def run_trial(setup: Setup, lane: Workers, delay: int, index: int, cores: tuple[
     """Measure and judge. ``OutOfTime`` at the deadline, ``EvidenceError`` when a worker fails: nothing is guessed."""
     started = setup.clock()
 
-    def make(side: str, arms: tuple[str, ...], number: int) -> dict[str, Repeat]:
+    def make(sides: Names, arms: Names, labels: Names) -> list[dict[str, Repeat]]:
         if setup.stop.is_set() or setup.clock() > setup.deadline:
             raise OutOfTime("the time of the study is over")
-        made = lane.repeat(side, arms, number, delay if side == HEAD else 0)
-        return {arm: _without_plant(repeat) for arm, repeat in made.items()}
+        made = lane.repeats(sides, arms, labels, [delay if side == HEAD else 0 for side in sides])
+        return [{arm: _without_plant(repeat) for arm, repeat in one.items()} for one in made]
 
-    ask = Ask(f"power-{delay}-{index}", ((setup.arm,),))
+    def alone(side: str, number: int) -> float:
+        return make((side,), (setup.arm,), (f"{number:03d}",))[0][setup.arm].round_ms
+
+    ask = Ask(f"power-{delay}-{index}", ((setup.arm,),), most_pairs=setup.most_pairs)
     session = run_session(ask, make, setup.clock)
     if session.problem or session.difference:
         raise EvidenceError(f"trial {index} at {delay} %: {session.problem or session.difference}")
-    in_a_row = {
-        side: [make(side, (setup.arm,), number)[setup.arm].round_ms for number in range(1, session.pairs + 1)]
-        for side in (BASE, HEAD)
-    }
+    in_a_row = {side: [alone(side, number) for number in range(1, session.pairs + 1)] for side in (BASE, HEAD)}
     return _result(session, setup.arm, in_a_row, delay, index, setup.clock() - started, cores)
 
 
@@ -86,6 +88,7 @@ def _result(
         mann_whitney_p=mann_whitney_p(in_a_row[BASE], in_a_row[HEAD]),
         mean_threshold=mean_threshold(in_a_row[BASE], in_a_row[HEAD]),
         log_ratios=tuple(round(value, 6) for value in log_ratios(base, head)),
+        control=tuple(round(value, 6) for value in head.pairing.control),
         paired_base=tuple(round(value, 5) for value in base.values),
         paired_head=tuple(round(value, 5) for value in head.values),
         base=tuple(round(value, 5) for value in in_a_row[BASE]),

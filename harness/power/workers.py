@@ -12,19 +12,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from harness.ab.repeat import Launch, Repeat, RepeatError, parse, pinned, repeat_name, run_repeat
+from harness.ab.errors import RepeatError
+from harness.ab.repeat import Launch, Repeat, pinned, read, repeat_name, run_repeat
+from harness.ab.together import run_together
 
 DELAY_VARIABLE = "SM70_PLANT_DELAY"
 ARMS_FILE = ("--arms-file", "suites/latency/power.toml")
 WORKER = ("-m", "suites.latency.worker", *ARMS_FILE)
 SERVER = ("-m", "suites.latency.serve", *ARMS_FILE)
+Names = tuple[str, ...]
 
 
 class Workers(Protocol):
     """Makes repeats on the cores of one lane."""
 
-    def repeat(self, side: str, arms: tuple[str, ...], number: int, delay: int) -> dict[str, Repeat]:
-        """One repeat with ``delay`` per cent planted. ``RepeatError`` where it gives none."""
+    def repeats(self, sides: Names, arms: Names, labels: Names, delays: Sequence[int]) -> list[dict[str, Repeat]]:
+        """One repeat of each side, of two that take turns, with so many per cent planted in each.
+
+        ``RepeatError`` where one gives none.
+        """
         ...
 
 
@@ -37,10 +43,15 @@ class OneEach:
     environment: Mapping[str, str]
     argv: tuple[str, ...] = (sys.executable, *WORKER)
 
-    def repeat(self, side: str, arms: tuple[str, ...], number: int, delay: int) -> dict[str, Repeat]:
-        """Start a worker."""
-        environment = {**self.environment, DELAY_VARIABLE: str(delay)}
-        return run_repeat(Launch(side, self.root, self.argv, environment, self.cores), arms, number)[1]
+    def repeats(self, sides: Names, arms: Names, labels: Names, delays: Sequence[int]) -> list[dict[str, Repeat]]:
+        """Start a worker each."""
+        launches = [
+            Launch(side, self.root, self.argv, {**self.environment, DELAY_VARIABLE: str(delay)}, self.cores)
+            for side, delay in zip(sides, delays, strict=True)
+        ]
+        if len(launches) == 1:
+            return [run_repeat(launches[0], arms, labels[0])[1]]
+        return [repeats for _, repeats in run_together(launches, arms, labels)]
 
 
 @dataclass(frozen=True)
@@ -51,16 +62,22 @@ class Forked:
     stdin: IO[str] = field(repr=False)
     stdout: IO[str] = field(repr=False)
 
-    def repeat(self, side: str, arms: tuple[str, ...], number: int, delay: int) -> dict[str, Repeat]:
+    def repeats(self, sides: Names, arms: Names, labels: Names, delays: Sequence[int]) -> list[dict[str, Repeat]]:
         """Ask the server."""
-        who = f"repeat {number} of {side}"
+        who = [f"repeat {label} of {side}" for label, side in zip(labels, sides, strict=True)]
         started = time.monotonic()
-        self.stdin.write(json.dumps({"arms": arms, "delay": delay}) + "\n")
+        self.stdin.write(json.dumps({"arms": arms, "delays": delays}) + "\n")
         self.stdin.flush()
         line = self.stdout.readline()
-        if not line or line.startswith('{"failed"'):
-            raise RepeatError(f"{who}: the forked worker failed: {line.strip() or 'the server is gone'}", crashed=True)
-        return parse(line.encode(), who, repeat_name(number, arms), started, time.monotonic())
+        if not line:
+            raise RepeatError(f"{who[0]}: the server of forked workers is gone", crashed=True)
+        ended = time.monotonic()
+        found = []
+        for name, label, answer in zip(who, labels, json.loads(line), strict=True):
+            if "failed" in answer:
+                raise RepeatError(f"{name}: the forked worker ended with {answer['failed']}", crashed=True)
+            found.append(read(json.dumps(answer).encode(), arms, name, repeat_name(label, arms), started, ended))
+        return found
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 Prints a JSON list, one object an arm. ``--list`` prints which arms there are and which share a process, ``--fitness``
 why this process would be unfit for timing; both load nothing. ``--gap`` explains why two sides took different tokens.
+``--turns`` makes steps wait for their turn (see ``turns.py``); the waits stand beside the runs, times are as they were.
 """
 
 from __future__ import annotations
@@ -17,38 +18,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suites import defects
-from suites.latency import delay, fitness
+from suites.latency import delay, fitness, turns
 from suites.latency.arms import ARMS_FILE, ENGINE_FIELDS, Arm, by_engine, groups, load_arms, load_prompts
 
 if TYPE_CHECKING:
     from engine.llm import LLM
+    from suites.latency.turns import Turns
 
 ROOT = Path(__file__).resolve().parents[2]
-PROTOCOL = 2
+PROTOCOL = 3
 CONTEXT = 1024
 WARMING_TOKENS = 4  # the first touch of the weights is no part of a time to the first token
 
 
-def measure(arms: Sequence[Arm]) -> list[dict[str, Any]]:
-    """Each engine in turn: load it, touch every weight once for each arm, generate the arm's prompts one by one."""
+def measure(arms: Sequence[Arm], shared: Turns | None = None) -> list[dict[str, Any]]:
+    """Each engine in turn: load it, touch every weight once for each arm, generate the arm's prompts one by one.
+
+    With ``shared`` turns, another process steps in between; it is let go when all is measured.
+    """
     from native import loader
 
     percent = delay.asked_for(os.environ)
     if percent:
         delay.plant(percent)
-    measured: list[tuple[Arm, list[dict[str, Any]]]] = []
+    if shared is not None:
+        turns.plant(shared)  # around the delay: a wait is no part of the step that is stretched
+    measured: list[tuple[Arm, dict[str, Any]]] = []
     watched: list[str] = []
     for wanted in by_engine(arms):
         llm = load(wanted[0], max(arm.batch for arm in wanted))
-        measured += [(arm, _runs(llm, arm)) for arm in wanted]
+        measured += [(arm, _measured(llm, arm, shared)) for arm in wanted]
         watched += fitness.engine_reasons(llm)
         del llm
         gc.collect()  # the next engine shall not find this one's memory in use
+    if shared is not None:
+        shared.leave()
     unfit = [*fitness.unfit_reasons(), *dict.fromkeys(watched), *fitness.library_reasons(loader.library_path())]
     if delay.VARIABLE in os.environ:
         unfit.append(f"planted delay: {percent:g} % of each round")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return [{"arm": arm.name, "runs": runs, "peak_rss_bytes": peak, "unfit": unfit} for arm, runs in measured]
+    return [{"arm": arm.name, **found, "peak_rss_bytes": peak, "unfit": unfit} for arm, found in measured]
 
 
 def load(arm: Arm, batch: int = 1) -> LLM:
@@ -66,6 +75,16 @@ def load(arm: Arm, batch: int = 1) -> LLM:
         **same,
     )
     return LLM(config)
+
+
+def _measured(llm: LLM, arm: Arm, shared: Turns | None) -> dict[str, Any]:
+    """The runs of one arm and, where turns are taken, every wait among them and the steps made without the other."""
+    if shared is None:
+        return {"runs": _runs(llm, arm)}
+    waits, alone = len(shared.waits), shared.alone
+    runs = _runs(llm, arm)
+    turn = {"steps": turns.STEPS, "waits": shared.waits[waits:], "alone": shared.alone - alone}
+    return {"runs": runs, "turns": turn}
 
 
 def _runs(llm: LLM, arm: Arm) -> list[dict[str, Any]]:
@@ -123,7 +142,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--fitness", action="store_true", help="print the reasons against timing this process, as JSON")
     parser.add_argument("--list", action="store_true", help="print the arms and which of them share a process, as JSON")
     parser.add_argument("--gap", metavar="JSON", help="prompt, emitted ids and candidates: print their logits, as JSON")
+    parser.add_argument(
+        "--turns", metavar="IN,OUT", default="", help="descriptors through which the turn comes and goes"
+    )
     options = parser.parse_args(argv)
+    try:
+        pipes = turns.parse(options.turns) if options.turns else None
+    except ValueError as error:
+        parser.error(str(error))
     arms = load_arms(options.arms_file)
     defect = defects.planted()
     if defect is not None:
@@ -132,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(fitness.unfit_reasons()))
         return 0
     if options.list:
-        print(json.dumps({"protocol": PROTOCOL, "groups": groups(arms)}))
+        print(json.dumps({"protocol": PROTOCOL, "groups": groups(arms), "turns": True}))
         return 0
     unknown = [name for name in options.arms if name not in arms]
     if unknown or not options.arms:
@@ -144,7 +170,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.gap:
         print(json.dumps(gap(chosen[0], **json.loads(options.gap))))
         return 0
-    print(json.dumps(measure(chosen)))
+    print(json.dumps(measure(chosen, turns.Turns(*pipes) if pipes else None)))
     return 0
 
 

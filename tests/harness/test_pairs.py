@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from harness.pairs import (
     control_spread,
     drift,
     judge_pairs,
+    later_over_earlier,
     log_ratios,
     matched_log_ratio,
     steadiness,
@@ -44,8 +46,15 @@ def test_the_control_is_neighbours_of_one_build() -> None:
     """Order A1 B1 B2 A2 A3 B3: B2 over B1, then A3 over A2."""
     base, head = side([1.0], [2.0], [3.0]), side([10.0], [11.0], [12.0])
     assert [math.exp(value) for value in control_log_ratios(base, head)] == pytest.approx([1.1, 1.5])
-    assert control_spread(base, head) == pytest.approx(math.sqrt(1.1 * 1.5) - 1)
-    assert control_spread(side([1.0]), side([1.0])) == 0.0
+    assert control_spread([], 3) == control_spread([0.1], 0) == 0.0
+
+
+def test_a_session_that_ran_controls_is_held_to_them() -> None:
+    base, head = side([1.0], [2.0]), side([10.0], [11.0])
+    told = replace(head, pairing=replace(PAIRING, control=(0.01, -0.02)))
+    assert control_log_ratios(base, told) == [0.01, -0.02]
+    assert later_over_earlier(side([1.0, 2.0]), side([1.1, 2.2])) == pytest.approx(math.log(1.1))
+    assert later_over_earlier(side([1.0, 2.0]), side([1.1])) == pytest.approx(math.log(1.1 / 1.5))
 
 
 def test_a_verdict_points_at_outliers_and_keeps_them() -> None:

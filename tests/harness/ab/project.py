@@ -20,16 +20,23 @@ import sys
 from pathlib import Path
 
 about = json.loads(Path("worker.json").read_text())
+pipes = None
+if "--turns" in sys.argv:
+    pipes = [int(part) for part in sys.argv.pop().split(",")]
+    sys.argv.pop()
 arms = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
 if "--list" in sys.argv:
     if about.get("old"):
         sys.exit(2)
-    print(json.dumps({"protocol": 2, "groups": about.get("groups", [["fast", "slow"]])}))
+    turns = {} if about.get("no_turns") else {"turns": True}
+    print(json.dumps({"protocol": 3, "groups": about.get("groups", [["fast", "slow"]]), **turns}))
     sys.exit(0)
 if "--gap" in sys.argv:
     question = json.loads(arms[1])
     print(json.dumps({str(token): 10.0 - 0.25 * place for place, token in enumerate(question["candidates"])}))
     sys.exit(0)
+if pipes:
+    os.read(pipes[0], 1)
 calls = Path(about["calls"])
 with calls.open("a") as stream:
     stream.write(about["name"] + "\\n")
@@ -52,10 +59,16 @@ def answer(arm):
         stamps[5] = stamps[3]
     run = {"prompt": "p", "token_ids": tokens, "finish": about.get("finish", "stop"), "arrival_ts": 9.9,
            "token_ts": stamps, "emitted": emitted}
-    return {"arm": arm, "runs": [run], "peak_rss_bytes": 1, "unfit": about.get("unfit", [])}
+    turns = {"turns": {"steps": 2, "waits": [[9.0, 9.8]], "alone": 13}} if pipes and not about.get("no_turns") else {}
+    return {"arm": arm, "runs": [run], "peak_rss_bytes": 1, "unfit": about.get("unfit", []), **turns}
 
 
 answers = [answer(arm) for arm in arms]
+if pipes:
+    try:
+        os.write(pipes[1], b"t")
+    except BrokenPipeError:
+        pass
 print(json.dumps(answers[0] if about.get("old") else answers))
 '''
 

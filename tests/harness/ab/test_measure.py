@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from harness.ab import measure
-from harness.ab.repeat import RepeatError
+from harness.ab.errors import RepeatError
 from harness.ab.session import HEAD, run_session
 from harness.gpus import Gpu
 from tests.harness.ab.test_session import ASK, Machine

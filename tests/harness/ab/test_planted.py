@@ -27,9 +27,12 @@ def _ended_by(change: Callable[[Repeat], Repeat]) -> None:
     """A session whose head did other work must end without a verdict."""
     machine = Machine(lambda side, call: 1.0)
 
-    def make(side: str, arms: tuple[str, ...], number: int) -> dict[str, Repeat]:
-        made = machine.make(side, arms, number)
-        return {arm: change(found) if side == HEAD else found for arm, found in made.items()}
+    def make(sides: tuple[str, ...], arms: tuple[str, ...], labels: tuple[str, ...]) -> list[dict[str, Repeat]]:
+        made = machine.make(sides, arms, labels)
+        return [
+            {arm: change(found) if side == HEAD else found for arm, found in one.items()}
+            for side, one in zip(sides, made, strict=True)
+        ]
 
     assert run_session(ASK, make, machine.clock).difference is not None
 

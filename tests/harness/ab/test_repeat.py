@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness.ab.repeat import Launch, RepeatError, parse, repeat_name, run_repeat, run_worker
+from harness.ab.errors import RepeatError
+from harness.ab.repeat import Launch, parse, run_repeat, run_worker
 
 RUN = {
     "prompt": "p",
@@ -68,8 +69,8 @@ def test_an_answer_that_is_no_worker_s(answer: bytes) -> None:
 def test_another_arm_than_was_asked_for(tmp_path: Path) -> None:
     code = f"print({printed().decode()!r})"
     with pytest.raises(RepeatError, match="arms fast were answered; slow were asked for"):
-        run_repeat(launch(code, tmp_path), ["slow"], 1)
-    assert run_repeat(launch(code, tmp_path), ["fast"], 1)[1]["fast"].source == repeat_name(1, ["fast"])
+        run_repeat(launch(code, tmp_path), ["slow"], "001")
+    assert run_repeat(launch(code, tmp_path), ["fast"], "001")[1]["fast"].source == "001-fast.json"
 
 
 def test_a_worker_that_dies_hangs_or_is_not_there(tmp_path: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import NormalDist, median, pstdev
 
 import pytest
 
-from harness.ab.repeat import Prompt, Repeat, RepeatError
-from harness.ab.session import BASE, HEAD, Ask, Session, outcome, run_session, samples
+from harness.ab.errors import RepeatError
+from harness.ab.repeat import Prompt, Repeat
+from harness.ab.session import BASE, HEAD, TURNS, WHOLE, Ask, Session, outcome, run_session, samples
 from harness.model import MetricOutcome
+from harness.pairs import control_spread
 
 ASK = Ask("s", (("fast",),))
 Factor = Callable[[str, int], float]
@@ -31,10 +35,13 @@ class Machine:
         self.factor = factor
         self.calls: list[str] = []
 
-    def make(self, side: str, arms: tuple[str, ...], number: int) -> dict[str, Repeat]:
-        self.calls.append(f"{side[0]}{number}")
-        now = float(len(self.calls))
-        return {arm: repeat(arm, self.factor(side, len(self.calls)), now) for arm in arms}
+    def make(self, sides: tuple[str, ...], arms: tuple[str, ...], labels: tuple[str, ...]) -> list[dict[str, Repeat]]:
+        made = []
+        for side, label in zip(sides, labels, strict=True):
+            self.calls.append(f"{side[0]}{label.removeprefix('control').lstrip('0') or 0}")
+            now = float(len(self.calls))
+            made.append({arm: repeat(arm, self.factor(side, len(self.calls)), now) for arm in arms})
+        return made
 
     def clock(self) -> float:
         return float(len(self.calls))
@@ -55,11 +62,23 @@ def noisy(seed: int, slow: float = 1.0, burst: float = 0.25) -> Factor:
     return factor
 
 
-def test_order_is_one_warm_up_each_and_then_abba() -> None:
+def test_who_begins_a_pair_alternates_and_every_fourth_is_followed_by_a_control() -> None:
     session, machine = run(lambda side, call: 1.03 if side == HEAD else 1.0)
-    assert " ".join(machine.calls) == "b0 h0 b1 h1 h2 b2 b3 h3 h4 b4 b5 h5 h6 b6 b7 h7 h8 b8"
+    expected = "b0 h0 b1 h1 h2 b2 b3 h3 h4 b4 b1a b1b b5 h5 h6 b6 b7 h7 h8 b8 h2a h2b"
+    assert " ".join(machine.calls) == expected
     assert session.ended == "decided after 8 of 24 pairs"
     assert outcome(session, "fast", "round") is MetricOutcome.WORSE
+    assert [control.side for control in session.controls["fast"]] == [BASE, HEAD]
+
+
+def test_whole_processes_run_abba_and_have_their_control_in_it() -> None:
+    ask = replace(ASK, order=WHOLE, why="the worker of base takes no turns")
+    session, machine = run(lambda side, call: 1.03 if side == HEAD else 1.0, ask)
+    assert " ".join(machine.calls) == "b0 h0 b1 h1 h2 b2 b3 h3 h4 b4 b5 h5 h6 b6 b7 h7 h8 b8"
+    pairing = samples(session, BASE, "fast", "round").pairing
+    assert pairing is not None
+    assert pairing.order == "processes: base, head, head, base (the worker of base takes no turns)"
+    assert pairing.control == ()
 
 
 @pytest.mark.parametrize(("slow", "least"), [(1.03, 0.95), (1.02, 0.80)])
@@ -90,10 +109,22 @@ def test_the_margin_is_the_largest_of_three_and_says_which() -> None:
     assert margin is not None
     assert margin.margin == 0.04
     assert margin.margin_source.startswith("history")
-    session, _ = run(lambda side, call: 1.0 + 0.03 * (call % 4 in (1, 2)))  # every second of two neighbours is slower
-    margin = samples(session, BASE, "fast", "round").pairing
-    assert margin is not None
-    assert margin.margin_source.startswith("A/A")
+    for order in (TURNS, WHOLE):
+        slower = {TURNS: lambda call: call % 2 == 0, WHOLE: lambda call: call % 4 in (1, 2)}[order]
+        session, _ = run(lambda side, call, slower=slower: 1 + 0.03 * slower(call), replace(ASK, order=order))  # type: ignore[misc]
+        margin = samples(session, BASE, "fast", "round").pairing
+        assert margin is not None
+        assert margin.margin_source.startswith("A/A")
+
+
+def test_the_margin_shrinks_with_the_pairs_as_what_they_can_be_off_by_does() -> None:
+    """Controls that are off by 1.4826 % of a standard deviation each: eight pairs of such noise, their median."""
+    deviation = 0.02
+    off = NormalDist().inv_cdf(0.75) * deviation
+    assert control_spread([off, -off], 8) == pytest.approx(deviation * math.sqrt(math.pi / 2 / 8), rel=0.01)
+    draw = random.Random(3)
+    medians = [median(draw.gauss(0, deviation) for _ in range(24)) for _ in range(4000)]
+    assert control_spread([off, off, -off], 24) == pytest.approx(pstdev(medians), rel=0.1)
 
 
 def test_a_budget_ends_it_undecided() -> None:
@@ -106,7 +137,7 @@ def test_a_block_that_a_witness_excuses_is_measured_again_and_capped() -> None:
     def always(start: float, end: float) -> Sequence[str]:
         return ("the GPU's clocks were held down: sw_thermal_slowdown",)
 
-    session, machine = run(lambda side, call: 1.0, excuses=always)
+    session, machine = run(lambda side, call: 1.0, replace(ASK, order=WHOLE), excuses=always)
     assert len(session.excused) == 3  # a quarter of the twelve blocks planned
     assert len(session.doubts) > 0
     assert session.doubts[0].startswith("kept, since 3 blocks were left out already: the GPU's clocks")
@@ -121,15 +152,16 @@ def test_all_arms_are_judged_together() -> None:
     session = run_session(ask, machine.make, machine.clock)
     assert session.pairs >= 8
     assert machine.calls[:6] == ["b0", "h0", "b0", "h0", "b1", "h1"]
+    assert set(session.controls) == {"fast", "slow", "other"}
 
 
 def test_a_repeat_that_fails_ends_it_and_keeps_the_pairs() -> None:
     machine = Machine(lambda side, call: 1.0)
 
-    def make(side: str, arms: tuple[str, ...], number: int) -> dict[str, Repeat]:
+    def make(sides: tuple[str, ...], arms: tuple[str, ...], labels: tuple[str, ...]) -> list[dict[str, Repeat]]:
         if len(machine.calls) == 8:
-            raise RepeatError(f"repeat {number} of {side}: it died", "look", crashed=True)
-        return machine.make(side, arms, number)
+            raise RepeatError(f"repeat {labels[0]} of head: it died", "look", crashed=True)
+        return machine.make(sides, arms, labels)
 
     session = run_session(ASK, make, machine.clock)
     assert (session.pairs, session.side, session.crashed) == (2, HEAD, True)
@@ -139,9 +171,9 @@ def test_a_repeat_that_fails_ends_it_and_keeps_the_pairs() -> None:
 def test_tokens_that_differ_between_repeats_of_one_build_end_it() -> None:
     machine = Machine(lambda side, call: 1.0)
 
-    def make(side: str, arms: tuple[str, ...], number: int) -> dict[str, Repeat]:
-        made = machine.make(side, arms, number)
-        return made if len(machine.calls) != 6 else {"fast": repeat("fast", 1.0, 6.0, (1, 2, 9, 4))}
+    def make(sides: tuple[str, ...], arms: tuple[str, ...], labels: tuple[str, ...]) -> list[dict[str, Repeat]]:
+        made = machine.make(sides, arms, labels)
+        return made if len(machine.calls) != 6 else [made[0], {"fast": repeat("fast", 1.0, 6.0, (1, 2, 9, 4))}]
 
     session = run_session(ASK, make, machine.clock)
     assert session.difference is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.ab.repeat import RepeatError
+from harness.ab.errors import RepeatError
 from harness.errors import EvidenceError
 from harness.power.picture import draw
 from harness.power.rivals import mann_whitney, mean_threshold
@@ -21,7 +21,7 @@ from harness.power.trial import OutOfTime, Setup, run_trial
 from harness.power.workers import OneEach, workers
 
 WORKER = """\
-import json, os, random, sys
+import contextlib, json, os, random, sys
 delay = float(os.environ["SM70_PLANT_DELAY"])
 noise = random.Random(os.getpid())
 at, stamps = 10.0, [10.0]
@@ -31,21 +31,32 @@ for _ in range(20):
 run = {"prompt": "p", "token_ids": list(range(21)), "finish": "stop", "arrival_ts": 9.9, "token_ts": stamps,
        "emitted": [1] * 20}
 unfit = [f"planted delay: {delay} % of each round"] + ([os.environ["WATCHED"]] if "WATCHED" in os.environ else [])
-print(json.dumps([{"arm": sys.argv[1], "runs": [run], "unfit": unfit}]))
+turns = {}
+if "--turns" in sys.argv:
+    come, go = map(int, sys.argv[-1].split(","))
+    os.read(come, 1)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(go, b"t")
+    turns = {"turns": {"steps": 2, "waits": [[9.0, 9.8]], "alone": 21}}
+print(json.dumps([{"arm": sys.argv[1], "runs": [run], **turns, "unfit": unfit}]))
 """
 
 
 SERVER = """\
-import json, os, runpy, sys
+import contextlib, io, json, os, runpy, sys
 for line in sys.stdin:
     request = json.loads(line)
-    if request["delay"] == 13:
-        print(json.dumps({"failed": -9}), flush=True)
-        continue
-    os.environ["SM70_PLANT_DELAY"] = str(request["delay"])
-    sys.argv = ["worker.py", *request["arms"]]
-    runpy.run_path("worker.py")
-    sys.stdout.flush()
+    answers = []
+    for delay in request["delays"]:
+        os.environ["SM70_PLANT_DELAY"] = str(delay)
+        sys.argv = ["worker.py", *request["arms"]]
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            runpy.run_path("worker.py")
+        answer = json.loads(said.getvalue())
+        if len(request["delays"]) == 2:
+            answer[0]["turns"] = {"steps": 2, "waits": [[9.0, 9.8]], "alone": 21}
+        answers.append({"failed": -9} if delay == 13 else answer)
+    print(json.dumps(answers), flush=True)
 """
 
 
@@ -62,7 +73,7 @@ def result(delay: int, index: int, ours: str = "SAME", rival: str = "~") -> Resu
     runs = (1.0, 1.1)
     return Result(
         delay, index, ours, 1 + delay / 100, None, None, 0.01, 8, "SAME", rival, 0.5, "~", runs, runs, runs, runs, runs,
-        1.0, (4,),
+        runs, 1.0, (4,),
     )  # fmt: skip
 
 
@@ -94,8 +105,8 @@ def test_forks_of_a_server_give_the_same_kind_of_trial(lane: OneEach, tmp_path: 
     argv = (sys.executable, "-S", "server.py")
     with workers(tmp_path, (min(os.sched_getaffinity(0)),), dict(os.environ), forked=True, argv=argv) as forks:
         assert run_trial(SETUP, forks, 5, 0, ()).ours == "WORSE"
-        with pytest.raises(RepeatError, match="the forked worker failed"):
-            forks.repeat("head", ("small",), 1, 13)
+        with pytest.raises(RepeatError, match="repeat 001 of head: the forked worker ended with -9"):
+            forks.repeats(("base", "head"), ("small",), ("001", "001"), (0, 13))
 
 
 def test_the_rivals_rules() -> None:
@@ -116,7 +127,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     append(path, machine_line({"cpu.model": "x", "cpu.mhz": "7"}))
     append(path, result_line(result(0, 0)))
     with path.open("a") as stream:
-        stream.write('{"schema": 1, "kind": "tri')
+        stream.write('{"schema": 2, "kind": "tri')
     study = read_study(path)
     assert study == Study(({"cpu.model": "x"},), (result(0, 0),))
     assert (0, 0) not in next_trials(study.results)
