@@ -1,35 +1,22 @@
 """Many bundles in the order of their time -> a series a metric, with the steps in it. Pure.
 
-A step in noisy times is proposed by ruptures (exact segmentation of log values, at least ``MIN_SEGMENT`` bundles a
-side, so that one bad night is no step) and stands only if an exact rank test and the margin agree. Exact numbers and
-token hashes step wherever they differ. Where bundles may not be compared (other machine facts, other tokens) a series
-breaks: nothing is said across a break.
+Noisy times step where ``levels.py`` finds that their level does, exact numbers and token hashes wherever they differ.
+Where bundles may not be compared (other machine facts, other tokens) a series breaks: nothing is said across a break.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.comparability import differences
+from harness.levels import LEVEL, MIN_SEGMENT, confirmed_steps, corrected_p, night_margin
 from harness.model import Better, Evidence, Interval, MetricOutcome, OriginKind, Samples, ScopeEvidence
 from harness.stats import decide, median
 from harness.units import convert, same_dimension
 
-MIN_SEGMENT = 3
-LEVEL = 0.95
 MARGIN_FLOOR = 0.03
-# A step costs 2 sigma^2 log n (the Bayesian information criterion for a place and a level), doubled so that the search
-# proposes little that the test then throws away.
-PENALTY = 2.0
-EXACT_UP_TO = 2500  # pairs; beyond that the normal approximation of the rank test is as good and quicker
-# A night is out of line beyond the margin or, in a noisy series, beyond this many standard deviations (1 in 370).
-NIGHT_SIGMAS = 3.0
-# Median |difference of neighbours| -> standard deviation, for Gaussian noise: 1 / (0.6745 * sqrt(2)).
-SIGMA_OF_DIFFERENCES = 1.0483
-LEAST_SIGMA = 1e-6  # of log values: what is steadier than that has no noise worth estimating
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,57 +280,11 @@ def _steps(series: Series, raw: list[_Raw], start: int, end: int) -> Iterable[St
     edges = [0, *confirmed_steps(values, series.margin), len(values)]
     for left, edge, right in zip(edges, edges[1:], edges[2:], strict=False):
         before, after = values[left:edge], values[edge:right]
-        p = min(1.0, _rank_p(before, after) * _searched(len(values)))
+        p = corrected_p(before, after, len(values))
         ratio = median(after) / median(before)
         outcome = _beyond(ratio, series.margin, series.better)
         also = _also(raw[places[edge - 1]], raw[places[edge]])
         yield Step(places[edge], median(before), median(after), len(before), len(after), outcome, p, also)
-
-
-def confirmed_steps(values: Sequence[float], margin: float) -> list[int]:
-    """Edges that survive: the weakest is dropped and its neighbours joined until test and margin agree with all."""
-    edges = proposed_steps(values)
-    while edges:
-        bounds = [0, *edges, len(values)]
-        weakest, strength = -1, math.inf
-        for place, (left, edge, right) in enumerate(zip(bounds, bounds[1:], bounds[2:], strict=False)):
-            change = abs(math.log(median(values[edge:right]) / median(values[left:edge])))
-            p = _rank_p(values[left:edge], values[edge:right]) * _searched(len(values))
-            stands = p <= 1 - LEVEL and change > math.log1p(margin)
-            if not stands and change < strength:
-                weakest, strength = place, change
-        if weakest < 0:
-            break
-        del edges[weakest]
-    return edges
-
-
-def proposed_steps(values: Sequence[float]) -> list[int]:
-    """Where the level of positive ``values`` may step: indices of the first value of each new level."""
-    if len(values) < 2 * MIN_SEGMENT:
-        return []
-    import numpy as np
-    import ruptures
-
-    logs = [math.log(value) for value in values]
-    sigma = SIGMA_OF_DIFFERENCES * median([abs(after - before) for before, after in pairwise(logs)])
-    penalty = PENALTY * 2 * max(sigma, LEAST_SIGMA) ** 2 * math.log(len(logs))
-    # A running median of three takes a single bad night out and leaves a step where it is.
-    smooth = [logs[0], *(median(logs[at - 1 : at + 2]) for at in range(1, len(logs) - 1)), logs[-1]]
-    search = ruptures.KernelCPD(kernel="linear", min_size=MIN_SEGMENT)
-    return [int(edge) for edge in search.fit(np.asarray(smooth)).predict(pen=penalty)[:-1]]
-
-
-def _searched(n: int) -> int:
-    """How many places a step could have been found at: the factor by which p is corrected."""
-    return max(1, n - 2 * MIN_SEGMENT + 1)
-
-
-def _rank_p(before: Sequence[float], after: Sequence[float]) -> float:
-    from scipy.stats import mannwhitneyu
-
-    exact = len(before) * len(after) <= EXACT_UP_TO
-    return float(mannwhitneyu(before, after, method="exact" if exact else "asymptotic").pvalue)
 
 
 def _also(before: _Raw, after: _Raw) -> tuple[str, ...]:
@@ -359,17 +300,12 @@ def _streak(series: Series, start: int) -> Streak | None:
     found: Streak | None = None
     for nights in range(1, len(values) - MIN_SEGMENT + 1):
         before, last = values[:-nights], values[-nights:]
-        reference, margin = median(before), _night_margin(before, series.margin)
+        reference, margin = median(before), night_margin(before, series.margin)
         outcomes = {_beyond(value / reference, margin, series.better) for value in last}
         if len(outcomes) > 1 or MetricOutcome.SAME in outcomes:
             break
         found = Streak(nights, reference, len(before), median(last) / reference, margin, outcomes.pop())
     return found
-
-
-def _night_margin(before: Sequence[float], margin: float) -> float:
-    jumps = [abs(math.log(after / before)) for before, after in pairwise(before)]
-    return max(margin, math.expm1(NIGHT_SIGMAS * SIGMA_OF_DIFFERENCES * median(jumps)))
 
 
 def _beyond(ratio: float, margin: float, better: Better) -> MetricOutcome:

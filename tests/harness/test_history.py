@@ -15,7 +15,8 @@ import pytest
 from harness import history_cli, history_table
 from harness.codec import decode
 from harness.errors import UsageError
-from harness.history import History, Series, build_history, confirmed_steps
+from harness.history import History, Series, build_history
+from harness.levels import confirmed_steps
 from harness.model import Evidence, MetricOutcome
 from tests.harness.conftest import call_here
 from tests.report import nights as made
