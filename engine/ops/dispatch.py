@@ -1,7 +1,8 @@
 """Who runs an op, and why the others were refused. A pure decision: no torch, no library, only what it is told.
 
 There is no fallback. Tensors on the CPU run the native CPU op, tensors on CUDA the native CUDA op; the plain torch twin
-runs only where it was asked for. Where the one that should run cannot, the decision is an error that says so of each.
+runs where its own function is called. Where the one that should run cannot, the decision is an error that says so of
+each. Whether an op is new enough is asked when it is bound (`native.loader.require`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ class Runner(StrEnum):
 
     NATIVE_CPU = "native-cpu"
     NATIVE_CUDA = "native-cuda"
-    TORCH = "torch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,14 @@ class Situation:
     - ``op``: name of the op in `engine.ops.functional`.
     - ``device``: device type of its tensors, ``cpu`` or ``cuda``.
     - ``capabilities``: number of each native op in the loaded library (``rms_norm_cpu``, ``rms_norm_cuda``, ...).
-    - ``required``: least number the caller works with, by native op; 1 where it is not named.
     - ``card``: compute capability of the CUDA device, None on the CPU.
-    - ``twin``: whether the plain torch twin was asked for.
     - ``kernels_on``: device type whose tensors the CUDA ops take: ``cpu`` while they are emulated.
     """
 
     op: str
     device: str
     capabilities: Mapping[str, int]
-    required: Mapping[str, int]
     card: tuple[int, int] | None = None
-    twin: bool = False
     kernels_on: str = "cuda"
 
 
@@ -80,19 +76,12 @@ def decide(situation: Situation) -> Dispatch:
 
 def reason_against(runner: Runner, situation: Situation) -> str | None:
     """Why ``runner`` may not run the op, None where it may. At most one runner may."""
-    if runner is Runner.TORCH:
-        return None if situation.twin else "the plain twin runs only where it is asked for"
-    if situation.twin:
-        return "the plain twin was asked for"
     wanted = situation.kernels_on if runner is Runner.NATIVE_CUDA else _cpu_device(situation)
     if situation.device != wanted:
         return f"its tensors are on {situation.device}"
     native = f"{situation.op}_{'cuda' if runner is Runner.NATIVE_CUDA else 'cpu'}"
-    found, needed = situation.capabilities.get(native, 0), situation.required.get(native, 1)
-    if found == 0:
+    if not situation.capabilities.get(native, 0):
         return f"the library has no {native}; rebuild: python -m native.build"
-    if found < needed:
-        return f"the library has {native} at capability {found}, {needed} is needed; rebuild: python -m native.build"
     if runner is Runner.NATIVE_CUDA and situation.card is not None and situation.card < OLDEST_CARD:
         have, least = (".".join(map(str, card)) for card in (situation.card, OLDEST_CARD))
         return f"the card has compute capability {have}, {least} is the oldest that runs these kernels"

@@ -56,5 +56,5 @@ def upload_no_sync(values: Sequence[object], dtype: torch.dtype, device: torch.d
 
 @functools.cache
 def _runner(op: str, device: str, card: tuple[int, int] | None, kernels_on: str) -> dispatch.Runner:
-    situation = dispatch.Situation(op, device, ops_cuda.capabilities(), {}, card, kernels_on=kernels_on)
+    situation = dispatch.Situation(op, device, ops_cuda.capabilities(), card, kernels_on)
     return dispatch.decide(situation).runner
