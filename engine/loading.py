@@ -36,9 +36,7 @@ from engine.model.weights_gguf import load_whole_tables as llama_tables
 from engine.ops.bound import set_threads
 from engine.ops.functional import Weight
 from engine.parallel.group import Alone, Group
-from engine.parallel.head import head_projection, logits_dtype
 from engine.parallel.layers import TensorParallel
-from engine.parallel.plan import VocabSplit
 from engine.state.blocks import BlockPool
 from engine.state.paged_kv import PagedKVCache
 from engine.state.pools import CachePools
@@ -109,8 +107,8 @@ def _load_llama(path: Path, config: EngineConfig, device: ModelDevice, group: Gr
         device.device,
     )
     attention = _attention(cache, sizes.num_heads, config, limits, device)
-    weights = load_llama(file, shard if group.size > 1 else None).on(device)
-    parallel = _parallel(group, shard.vocab, weights.head, config)
+    weights = load_llama(file, shard).on(device)
+    parallel = TensorParallel(group, shard.vocab, fp32_logits=config.fp32_logits)
     model = Llama(
         weights,
         cache,
@@ -146,7 +144,7 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group:
     sizes = shard.local
     cut = shard if group.size > 1 and own is None else None
     with Checkpoint(folder, ignored_prefixes=("mtp.",), shard=cut, only=own) as checkpoint:
-        weights = load_hybrid(checkpoint, sizes).on(device)
+        weights = load_hybrid(checkpoint, shard).on(device)
     heads = sizes.attention
     cache = PagedKVCache(
         sizes.layers.count(LayerKind.ATTENTION),
@@ -162,7 +160,7 @@ def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group:
     num_slots = config.max_sequences * (limits.round_rows + 1) + kept + 1
     states = _states(sizes, num_slots, device)
     attention = _attention(cache, heads.num_heads, config, limits, device)
-    parallel = _parallel(group, shard.vocab, weights.head, config)
+    parallel = TensorParallel(group, shard.vocab, fp32_logits=config.fp32_logits)
     model = Hybrid(
         weights,
         cache,
@@ -256,14 +254,6 @@ def _attention(
         max_model_len=limits.max_positions,
         overrides=config.attention,
     )
-
-
-def _parallel(group: Group, vocab: VocabSplit, head: Weight, config: EngineConfig) -> TensorParallel:
-    """What the decoder shares with other ranks. One rank keeps its logits, float32, to itself."""
-    if group.size == 1 or not isinstance(head, torch.Tensor) or head.dtype != torch.float16:
-        return TensorParallel(group, vocab)
-    projection = head_projection(vocab, head.shape[1], "fp16_head")
-    return TensorParallel(group, vocab, logits_dtype(projection, group.size, fp32_logits=config.fp32_logits))
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,7 @@ def _record(result: GenerationResult, llm: LLM) -> dict[str, Any]:
         "tp": llm.config.tp,
         "device": llm.config.device,
         "attention_routes": llm.runner.attention.routes(),
+        "linear_kernels": llm.runner.kernels.ran,
         "draft": llm.config.draft,
         "rejection": llm.config.rejection,
         "overhead_share": result.overhead_share,

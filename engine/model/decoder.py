@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
+from engine.linear.adapter import AdaptedLinear
 from engine.model.buffers import RowInputs
 from engine.model.taps import NO_TAPS, Taps
 
@@ -27,6 +28,10 @@ class Decoder(Protocol):
     @property
     def attention_layers(self) -> int:
         """How many layers attend."""
+
+    @property
+    def projections(self) -> Sequence[AdaptedLinear]:
+        """Every product of a forward but the logits."""
 
     def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool, taps: Taps = NO_TAPS) -> Forward:
         """From token ids to the last layer's residual stream ``hidden`` [T, H]; fills the rows' cache slots and taps.

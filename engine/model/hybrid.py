@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from engine.linear.adapter import AdaptedLinear, physical_width
 from engine.model.attention import Attention
 from engine.model.buffers import RowInputs, TensorRows
 from engine.model.decoder import Forward, rope_table
@@ -43,25 +46,27 @@ class Hybrid:
         self._config = config
         self._parallel = parallel or single(config.vocab_size)
         self._weights = weights
+        self._head = self._parallel.head(weights.head)
+        self._projections = [projection for layer in weights.layers for projection in layer.projections]
         self._cache = cache
         self._states = states
         self._attend = attention
         self._device = device
         self._cos_sin = device.vector(rope_table(max_positions, sizes.rotary_dim, sizes.rope_theta))
-        heads = sizes.num_heads + 2 * sizes.num_kv_heads
+        width = partial(physical_width, self._projections)
         self._scratch = _Scratch(
             normed=device.zeros(max_rows, config.hidden_size),
-            projected=device.zeros(max_rows, gdn.conv_dim + gdn.values + 2 * gdn.value_heads),
+            projected=device.zeros(max_rows, width("gdn in")),
             convolved=device.zeros(max_rows, gdn.conv_dim),
             log_decay=device.zeros(max_rows, gdn.value_heads, dtype=torch.float32),
             beta=device.zeros(max_rows, gdn.value_heads, dtype=torch.float32),
             core=device.zeros(max_rows, gdn.value_heads, gdn.value_dim),
             mixed=device.zeros(max_rows, gdn.value_heads, gdn.value_dim),
-            qkv=device.zeros(max_rows, heads * sizes.head_dim),
-            gate=device.zeros(max_rows, sizes.num_heads * sizes.head_dim),
+            qkv=device.zeros(max_rows, width("attention qkv")),
+            gate=device.zeros(max_rows, width("attention gate")),
             query=device.zeros(max_rows, sizes.num_heads, sizes.head_dim),
             attended=device.zeros(max_rows, sizes.num_heads, sizes.head_dim),
-            gate_up=device.zeros(max_rows, 2 * config.intermediate_size),
+            gate_up=device.zeros(max_rows, width("mlp gate up")),
             activated=device.zeros(max_rows, config.intermediate_size),
         )
 
@@ -79,6 +84,11 @@ class Hybrid:
     def attention_layers(self) -> int:
         """See `Decoder`."""
         return self._config.layers.count(LayerKind.ATTENTION)
+
+    @property
+    def projections(self) -> Sequence[AdaptedLinear]:
+        """See `Decoder`."""
+        return self._projections
 
     def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool, taps: Taps = NO_TAPS) -> Forward:
         """See `Decoder`."""
@@ -102,7 +112,7 @@ class Hybrid:
     def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Forward:
         """See `Decoder`."""
         norm = bound.rms_norm(hidden, self._weights.final_norm, self._config.rms_eps, out=normed)
-        return bound.program([norm, *self._parallel.logits(normed, self._weights.head, out=logits)])
+        return bound.program([norm, *self._head.bind(normed, logits)])
 
     def _gdn(
         self,
@@ -115,7 +125,7 @@ class Hybrid:
     ) -> list[Step]:
         sizes = self._config.gdn
         sections = [sizes.conv_dim, sizes.values, sizes.value_heads, sizes.value_heads]
-        mixable, z, b, a = scratch.projected.split_with_sizes(sections, dim=1)
+        mixable, z, b, a = weights.in_proj.logical(scratch.projected).split_with_sizes(sections, dim=1)
         q, k, v = scratch.convolved.split_with_sizes([sizes.keys, sizes.keys, sizes.values], dim=1)
         heads = (_heads(q, sizes.key_dim), _heads(k, sizes.key_dim), _heads(v, sizes.value_dim))
         gates = (scratch.log_decay, scratch.beta)
@@ -123,7 +133,7 @@ class Hybrid:
         core, mixed = scratch.core, scratch.mixed
         slots = StateSlots(inputs.initial_slots, inputs.state_slots, inputs.query_start)
         return [
-            bound.linear(scratch.normed, weights.in_proj, out=scratch.projected),
+            *weights.in_proj.bind(scratch.normed, scratch.projected),
             bound.gdn_conv(mixable, weights.conv, conv_state, slots, out=scratch.convolved),
             bound.gdn_gates(a, b, weights.a_log, weights.dt_bias, log_decay=scratch.log_decay, beta=scratch.beta),
             bound.gdn_rule(*heads, gates, matrix, slots, chunked=chunked, out=core),
@@ -136,14 +146,15 @@ class Hybrid:
     ) -> list[Step]:
         sizes, eps = self._config.attention, self._config.rms_eps
         k_cache, v_cache = self._cache.keys(index), self._cache.values(index)
-        heads = _heads(scratch.qkv, sizes.head_dim)
-        steps = [bound.linear(scratch.normed, weights.qkv, out=scratch.qkv)]
+        qkv = weights.qkv.logical(scratch.qkv)
+        heads = _heads(qkv, sizes.head_dim)
+        steps = weights.qkv.bind(scratch.normed, scratch.qkv)
         for head in range(sizes.num_heads + sizes.num_kv_heads):
             norm = weights.q_norm if head < sizes.num_heads else weights.k_norm
             steps.append(bound.rms_norm(heads[:, head], norm, eps, out=heads[:, head]))
         steps += [
             bound.rope_store_kv(
-                scratch.qkv,
+                qkv,
                 self._cos_sin,
                 inputs.positions,
                 k_cache,
@@ -157,16 +168,16 @@ class Hybrid:
         attended = scratch.attended.flatten(1)
         if weights.gate is not None:
             steps += [
-                bound.linear(scratch.normed, weights.gate, out=scratch.gate),
-                bound.sigmoid_gate(attended, scratch.gate),
+                *weights.gate.bind(scratch.normed, scratch.gate),
+                bound.sigmoid_gate(attended, weights.gate.logical(scratch.gate)),
             ]
         return [*steps, *self._parallel.add_linear(attended, weights.out_proj, hidden)]
 
     def _mlp(self, layer: HybridLayer, hidden: torch.Tensor, scratch: _Scratch) -> list[Step]:
         return [
             bound.rms_norm(hidden, layer.mlp_norm, self._config.rms_eps, out=scratch.normed),
-            bound.linear(scratch.normed, layer.gate_up, out=scratch.gate_up),
-            bound.silu_mul(scratch.gate_up, out=scratch.activated),
+            *layer.gate_up.bind(scratch.normed, scratch.gate_up),
+            bound.silu_mul(layer.gate_up.logical(scratch.gate_up), out=scratch.activated),
             *self._parallel.add_linear(scratch.activated, layer.down, hidden),
         ]
 
@@ -181,7 +192,7 @@ class _Scratch(TensorRows):
     """Activations of T rows; every layer writes over them."""
 
     normed: torch.Tensor  # [T, H]
-    projected: torch.Tensor  # [T, q | k | v | z | b | a]
+    projected: torch.Tensor  # [T, q | k | v | z | b | a, padding]
     convolved: torch.Tensor  # [T, q | k | v]
     log_decay: torch.Tensor  # float32 [T, Hv]
     beta: torch.Tensor  # float32 [T, Hv]

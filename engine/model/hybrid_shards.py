@@ -135,23 +135,23 @@ def hybrid_projections(config: HybridConfig, weight_format: str) -> tuple[Projec
     """Every kind of product in the model, for `engine.linear.admission`."""
     attention, gdn, hidden, inner = config.attention, config.gdn, config.hidden_size, config.intermediate_size
     queries, keys = attention.num_heads * attention.head_dim, attention.num_kv_heads * attention.head_dim
-    query_rows = 2 * queries if attention.gated else queries
     sections = (gdn.keys, gdn.keys, gdn.values, gdn.values, gdn.value_heads, gdn.value_heads)
     gdn_heads = (gdn.key_heads,) * 2 + (gdn.value_heads,) * 4
-    column, row = Split.COLUMN, Split.ROW
+    heads = (attention.num_heads, attention.num_kv_heads, attention.num_kv_heads)
+
+    def columns(name: str, sections: tuple[int, ...], units: tuple[int, ...] = ()) -> Projection:
+        return Projection(name, sum(sections), hidden, weight_format, Split.COLUMN, sections=sections, units=units)
+
+    def rows(name: str, inputs: int) -> Projection:
+        return Projection(name, hidden, inputs, weight_format, Split.ROW)
+
+    gate = [columns("attention gate", (queries,), (attention.num_heads,))] if attention.gated else []
     return (
-        Projection("gdn in", sum(sections), hidden, weight_format, column, sections=sections, units=gdn_heads),
-        Projection("gdn out", hidden, gdn.values, weight_format, row),
-        Projection(
-            "attention qkv",
-            query_rows + 2 * keys,
-            hidden,
-            weight_format,
-            column,
-            sections=(query_rows, keys, keys),
-            units=(attention.num_heads, attention.num_kv_heads, attention.num_kv_heads),
-        ),
-        Projection("attention out", hidden, queries, weight_format, row),
-        Projection("mlp gate up", 2 * inner, hidden, weight_format, column, sections=(inner, inner)),
-        Projection("mlp down", hidden, inner, weight_format, row),
+        columns("gdn in", sections, gdn_heads),
+        rows("gdn out", gdn.values),
+        columns("attention qkv", (queries, keys, keys), heads),
+        *gate,
+        rows("attention out", queries),
+        columns("mlp gate up", (inner, inner)),
+        rows("mlp down", inner),
     )

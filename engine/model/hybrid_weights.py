@@ -13,17 +13,15 @@ from pathlib import Path
 
 import torch
 
-from engine.errors import ModelFileError
-from engine.linear.adapter import pack_parts
-from engine.linear.admission import round_up
-from engine.linear.formats import PACK_N
+from engine.errors import InputError, ModelFileError
+from engine.linear.adapter import AdaptedLinear, adapt, adapt_nvfp4
+from engine.linear.admission import require_admitted
 from engine.linear.nvfp4 import Nvfp4Matrix
 from engine.model.checkpoint import Checkpoint
 from engine.model.device import ModelDevice
 from engine.model.hybrid_config import AttentionSizes, GdnSizes, HybridConfig, LayerKind
-from engine.model.hybrid_shards import HybridShard
+from engine.model.hybrid_shards import HybridShard, hybrid_projections
 from engine.model.saved_shards import saved_file
-from engine.ops.functional import Weight
 
 Matrix = torch.Tensor | Nvfp4Matrix
 
@@ -32,22 +30,27 @@ Matrix = torch.Tensor | Nvfp4Matrix
 class GdnWeights:
     """One Gated DeltaNet block; what is no projection is float32."""
 
-    in_proj: Weight  # [q | k | v | z | b | a rows, hidden]
+    in_proj: AdaptedLinear  # [q | k | v | z | b | a rows, hidden]
     conv: torch.Tensor  # [conv_dim, conv_width]
     a_log: torch.Tensor  # [value_heads]
     dt_bias: torch.Tensor  # [value_heads]
     norm: torch.Tensor  # [value_dim], no offset
-    out_proj: Weight  # [hidden, values]
+    out_proj: AdaptedLinear  # [hidden, values]
+
+    @property
+    def projections(self) -> tuple[AdaptedLinear, ...]:
+        """Every product of the block."""
+        return self.in_proj, self.out_proj
 
     def on(self, device: ModelDevice) -> GdnWeights:
         """The same weights there."""
         return GdnWeights(
-            in_proj=device.weight(self.in_proj),
+            in_proj=self.in_proj.on(device.weight),
             conv=device.vector(self.conv),
             a_log=device.vector(self.a_log),
             dt_bias=device.vector(self.dt_bias),
             norm=device.vector(self.norm),
-            out_proj=device.weight(self.out_proj),
+            out_proj=self.out_proj.on(device.weight),
         )
 
 
@@ -55,20 +58,25 @@ class GdnWeights:
 class AttentionWeights:
     """One full-attention block, norms float32. ``gate`` is None where the model has no output gate."""
 
-    qkv: Weight  # [q | k | v rows, hidden]
-    gate: Weight | None  # [num_heads * head_dim, hidden]
+    qkv: AdaptedLinear  # [q | k | v rows, hidden]
+    gate: AdaptedLinear | None  # [num_heads * head_dim, hidden]
     q_norm: torch.Tensor  # [head_dim], offset folded in
     k_norm: torch.Tensor  # [head_dim], offset folded in
-    out_proj: Weight  # [hidden, num_heads * head_dim]
+    out_proj: AdaptedLinear  # [hidden, num_heads * head_dim]
+
+    @property
+    def projections(self) -> tuple[AdaptedLinear, ...]:
+        """Every product of the block."""
+        return self.qkv, *(() if self.gate is None else (self.gate,)), self.out_proj
 
     def on(self, device: ModelDevice) -> AttentionWeights:
         """The same weights there."""
         return AttentionWeights(
-            qkv=device.weight(self.qkv),
-            gate=None if self.gate is None else device.weight(self.gate),
+            qkv=self.qkv.on(device.weight),
+            gate=None if self.gate is None else self.gate.on(device.weight),
             q_norm=device.vector(self.q_norm),
             k_norm=device.vector(self.k_norm),
-            out_proj=device.weight(self.out_proj),
+            out_proj=self.out_proj.on(device.weight),
         )
 
 
@@ -79,8 +87,13 @@ class HybridLayer:
     mixer_norm: torch.Tensor
     mixer: GdnWeights | AttentionWeights
     mlp_norm: torch.Tensor
-    gate_up: Weight  # [2 * intermediate, hidden]
-    down: Weight  # [hidden, intermediate]
+    gate_up: AdaptedLinear  # [2 * intermediate, hidden]
+    down: AdaptedLinear  # [hidden, intermediate]
+
+    @property
+    def projections(self) -> tuple[AdaptedLinear, ...]:
+        """Every product of the layer."""
+        return *self.mixer.projections, self.gate_up, self.down
 
     def on(self, device: ModelDevice) -> HybridLayer:
         """The same layer there."""
@@ -88,8 +101,8 @@ class HybridLayer:
             mixer_norm=device.vector(self.mixer_norm),
             mixer=self.mixer.on(device),
             mlp_norm=device.vector(self.mlp_norm),
-            gate_up=device.weight(self.gate_up),
-            down=device.weight(self.down),
+            gate_up=self.gate_up.on(device.weight),
+            down=self.down.on(device.weight),
         )
 
 
@@ -115,25 +128,32 @@ class HybridWeights:
         )
 
 
-def load_hybrid(checkpoint: Checkpoint, config: HybridConfig) -> HybridWeights:
-    """Take every tensor of the model. Raises ``ModelFileError`` for one that is missing, misshapen or unknown."""
+def load_hybrid(checkpoint: Checkpoint, shard: HybridShard) -> HybridWeights:
+    """Take every tensor of a rank's model. ``checkpoint`` has the pieces of ``shard``, or the whole for one rank.
+
+    Raises ``ModelFileError`` for a tensor that is missing, misshapen or unknown, ``InputError`` for a projection that
+    is not admitted.
+    """
+    config = shard.local
     hidden, inner = config.hidden_size, config.intermediate_size
     take = checkpoint.take
+    products = _Products(shard)
 
     def layer(index: int, kind: LayerKind) -> HybridLayer:
         prefix = f"model.layers.{index}."
         if kind is LayerKind.GDN:
-            mixer: GdnWeights | AttentionWeights = _gdn(checkpoint, f"{prefix}linear_attn.", config.gdn, hidden)
+            mixer: GdnWeights | AttentionWeights = _gdn(
+                checkpoint, f"{prefix}linear_attn.", config.gdn, hidden, products
+            )
         else:
-            mixer = _attention(checkpoint, f"{prefix}self_attn.", config.attention, hidden)
+            mixer = _attention(checkpoint, f"{prefix}self_attn.", config.attention, hidden, products)
+        gate_up = (checkpoint.take_matrix(f"{prefix}mlp.{name}_proj.weight", inner, hidden) for name in ("gate", "up"))
         return HybridLayer(
             mixer_norm=_offset(take(f"{prefix}input_layernorm.weight", hidden)),
             mixer=mixer,
             mlp_norm=_offset(take(f"{prefix}post_attention_layernorm.weight", hidden)),
-            gate_up=_weight(
-                *(checkpoint.take_matrix(f"{prefix}mlp.{name}_proj.weight", inner, hidden) for name in ("gate", "up"))
-            ),
-            down=_weight(checkpoint.take_matrix(f"{prefix}mlp.down_proj.weight", hidden, inner)),
+            gate_up=products.adapt("mlp gate up", *gate_up),
+            down=products.adapt("mlp down", checkpoint.take_matrix(f"{prefix}mlp.down_proj.weight", hidden, inner)),
         )
 
     embedding, head = load_tables(checkpoint, config)
@@ -177,26 +197,37 @@ def _offset(weight: torch.Tensor) -> torch.Tensor:
     return weight + 1.0
 
 
-def _weight(*parts: Matrix) -> Weight:
-    """One product out of ``parts``, stacked by output row; NVFP4 is laid out for the kernels."""
-    quantised = [part for part in parts if isinstance(part, Nvfp4Matrix)]
-    if not quantised:
-        return torch.cat([part for part in parts if isinstance(part, torch.Tensor)])
-    if len(quantised) != len(parts):
-        raise ModelFileError("some of the parts of a fused projection are NVFP4 and some are not; allowed: all or none")
-    try:
-        rows = sum(len(part.codes) for part in quantised)
-        # The kernels that the decoder calls write the logical width, whatever the padding.
-        return replace(pack_parts(quantised, round_up(rows, PACK_N)), n=rows)
-    except ValueError as error:
-        raise ModelFileError(str(error)) from error
+class _Products:
+    """Makes projections of a rank's matrices, each as its row of the admission table says."""
+
+    def __init__(self, shard: HybridShard) -> None:
+        self._tp = shard.tp
+        self._rows = {row.name: row for row in hybrid_projections(shard.config, "fp32")}
+
+    def adapt(self, name: str, *parts: Matrix) -> AdaptedLinear:
+        """One projection out of ``parts``, stacked by output row; NVFP4 is laid out for the kernels."""
+        quantised = [part for part in parts if isinstance(part, Nvfp4Matrix)]
+        if not quantised:
+            dense = torch.cat([part for part in parts if isinstance(part, torch.Tensor)])
+            return adapt(self._rows[name], self._tp, dense)
+        if len(quantised) != len(parts):
+            raise ModelFileError(
+                f"{name}: some parts of this fused projection are NVFP4 and some are not; allowed: all or none"
+            )
+        (admitted,) = require_admitted([replace(self._rows[name], format="nvfp4")], self._tp)
+        try:
+            return adapt_nvfp4(admitted, quantised)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise ModelFileError(str(error)) from error
 
 
 def _pick(matrix: Matrix, rows: torch.Tensor) -> Matrix:
     return matrix.rows(rows) if isinstance(matrix, Nvfp4Matrix) else matrix[rows]
 
 
-def _gdn(checkpoint: Checkpoint, prefix: str, sizes: GdnSizes, hidden: int) -> GdnWeights:
+def _gdn(checkpoint: Checkpoint, prefix: str, sizes: GdnSizes, hidden: int, products: _Products) -> GdnWeights:
     take = checkpoint.take
     if f"{prefix}in_proj_qkvz.weight" in checkpoint:
         widths = {"qkvz": sizes.conv_dim + sizes.values, "ba": 2 * sizes.value_heads}
@@ -215,12 +246,12 @@ def _gdn(checkpoint: Checkpoint, prefix: str, sizes: GdnSizes, hidden: int) -> G
         )
         sections = [checkpoint.take_matrix(f"{prefix}in_proj_{name}.weight", rows, hidden) for name, rows in named]
     return GdnWeights(
-        in_proj=_weight(*sections),
+        in_proj=products.adapt("gdn in", *sections),
         conv=take(f"{prefix}conv1d.weight", sizes.conv_dim, 1, sizes.conv_width).squeeze(1).contiguous(),
         a_log=take(f"{prefix}A_log", sizes.value_heads),
         dt_bias=take(f"{prefix}dt_bias", sizes.value_heads),
         norm=take(f"{prefix}norm.weight", sizes.value_dim),
-        out_proj=_weight(checkpoint.take_matrix(f"{prefix}out_proj.weight", hidden, sizes.values)),
+        out_proj=products.adapt("gdn out", checkpoint.take_matrix(f"{prefix}out_proj.weight", hidden, sizes.values)),
     )
 
 
@@ -240,20 +271,22 @@ def _grouped(groups: int, widths: Sequence[int]) -> Sequence[torch.Tensor]:
     return [part.flatten() for part in torch.split(rows, list(widths), dim=1)]
 
 
-def _attention(checkpoint: Checkpoint, prefix: str, sizes: AttentionSizes, hidden: int) -> AttentionWeights:
+def _attention(
+    checkpoint: Checkpoint, prefix: str, sizes: AttentionSizes, hidden: int, products: _Products
+) -> AttentionWeights:
     take = checkpoint.take
     queries, keys = sizes.num_heads * sizes.head_dim, sizes.num_kv_heads * sizes.head_dim
     query: Matrix = checkpoint.take_matrix(f"{prefix}q_proj.weight", queries * (2 if sizes.gated else 1), hidden)
-    gate: Weight | None = None
+    gate: AdaptedLinear | None = None
     if sizes.gated:
         # Each head's rows are its query and then its gate.
         of_query, of_gate = _grouped(sizes.num_heads, [sizes.head_dim, sizes.head_dim])
-        query, gate = _pick(query, of_query), _weight(_pick(query, of_gate))
+        query, gate = _pick(query, of_query), products.adapt("attention gate", _pick(query, of_gate))
     key, value = (checkpoint.take_matrix(f"{prefix}{name}_proj.weight", keys, hidden) for name in "kv")
     return AttentionWeights(
-        qkv=_weight(query, key, value),
+        qkv=products.adapt("attention qkv", query, key, value),
         gate=gate,
         q_norm=_offset(take(f"{prefix}q_norm.weight", sizes.head_dim)),
         k_norm=_offset(take(f"{prefix}k_norm.weight", sizes.head_dim)),
-        out_proj=_weight(checkpoint.take_matrix(f"{prefix}o_proj.weight", hidden, queries)),
+        out_proj=products.adapt("attention out", checkpoint.take_matrix(f"{prefix}o_proj.weight", hidden, queries)),
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
+from engine.linear.adapter import AdaptedLinear, physical_width
 from engine.model.attention import Attention
 from engine.model.buffers import RowInputs, TensorRows
 from engine.model.decoder import Forward, rope_table
@@ -24,21 +27,26 @@ class LlamaLayer:
     """Weights of one layer. ``qkv`` and ``gate_up`` are stacked by output row, so that each is one product."""
 
     attn_norm: torch.Tensor
-    qkv: Weight
-    attn_output: Weight
+    qkv: AdaptedLinear
+    attn_output: AdaptedLinear
     ffn_norm: torch.Tensor
-    gate_up: Weight
-    ffn_down: Weight
+    gate_up: AdaptedLinear
+    ffn_down: AdaptedLinear
+
+    @property
+    def projections(self) -> tuple[AdaptedLinear, ...]:
+        """Every product of the layer."""
+        return self.qkv, self.attn_output, self.gate_up, self.ffn_down
 
     def on(self, device: ModelDevice) -> LlamaLayer:
         """The same layer there."""
         return LlamaLayer(
             attn_norm=device.vector(self.attn_norm),
-            qkv=device.weight(self.qkv),
-            attn_output=device.weight(self.attn_output),
+            qkv=self.qkv.on(device.weight),
+            attn_output=self.attn_output.on(device.weight),
             ffn_norm=device.vector(self.ffn_norm),
-            gate_up=device.weight(self.gate_up),
-            ffn_down=device.weight(self.ffn_down),
+            gate_up=self.gate_up.on(device.weight),
+            ffn_down=self.ffn_down.on(device.weight),
         )
 
 
@@ -83,15 +91,18 @@ class Llama:
         self._parallel = parallel or single(config.vocab_size)
         self._config = config
         self._weights = weights
+        self._head = self._parallel.head(weights.head)
+        self._projections = [projection for layer in weights.layers for projection in layer.projections]
         self._cache = cache
         self._attention = attention
         self._cos_sin = device.vector(rope_table(max_positions, config.head_dim, config.rope_theta))
+        width = partial(physical_width, self._projections)
         self._scratch = _Scratch(
             normed=device.zeros(max_rows, config.hidden_size),
-            qkv=device.zeros(max_rows, config.qkv_size),
+            qkv=device.zeros(max_rows, width("attention qkv")),
             query=device.zeros(max_rows, config.num_heads, config.head_dim),
             attended=device.zeros(max_rows, config.num_heads, config.head_dim),
-            gate_up=device.zeros(max_rows, 2 * config.intermediate_size),
+            gate_up=device.zeros(max_rows, width("mlp gate up")),
             activated=device.zeros(max_rows, config.intermediate_size),
         )
 
@@ -110,6 +121,11 @@ class Llama:
         """See `Decoder`."""
         return self._config.num_layers
 
+    @property
+    def projections(self) -> Sequence[AdaptedLinear]:
+        """See `Decoder`."""
+        return self._projections
+
     def bind_body(self, inputs: RowInputs, hidden: torch.Tensor, *, prefill: bool, taps: Taps = NO_TAPS) -> Forward:
         """See `Decoder`; nothing is recurrent here."""
         scratch = self._scratch.first(len(hidden))
@@ -122,7 +138,7 @@ class Llama:
     def bind_head(self, hidden: torch.Tensor, normed: torch.Tensor, logits: torch.Tensor) -> Forward:
         """See `Decoder`."""
         norm = bound.rms_norm(hidden, self._weights.output_norm, self._config.rms_eps, out=normed)
-        return bound.program([norm, *self._parallel.logits(normed, self._weights.head, out=logits)])
+        return bound.program([norm, *self._head.bind(normed, logits)])
 
     def _layer(
         self, index: int, layer: LlamaLayer, inputs: RowInputs, hidden: torch.Tensor, scratch: _Scratch
@@ -130,9 +146,9 @@ class Llama:
         config, k_cache, v_cache = self._config, self._cache.keys(index), self._cache.values(index)
         return [
             bound.rms_norm(hidden, layer.attn_norm, config.rms_eps, out=scratch.normed),
-            bound.linear(scratch.normed, layer.qkv, out=scratch.qkv),
+            *layer.qkv.bind(scratch.normed, scratch.qkv),
             bound.rope_store_kv(
-                scratch.qkv,
+                layer.qkv.logical(scratch.qkv),
                 self._cos_sin,
                 inputs.positions,
                 k_cache,
@@ -144,8 +160,8 @@ class Llama:
             self._attention.layer(scratch.query, k_cache, v_cache, inputs, out=scratch.attended),
             *self._parallel.add_linear(scratch.attended.flatten(1), layer.attn_output, hidden),
             bound.rms_norm(hidden, layer.ffn_norm, config.rms_eps, out=scratch.normed),
-            bound.linear(scratch.normed, layer.gate_up, out=scratch.gate_up),
-            bound.silu_mul(scratch.gate_up, out=scratch.activated),
+            *layer.gate_up.bind(scratch.normed, scratch.gate_up),
+            bound.silu_mul(layer.gate_up.logical(scratch.gate_up), out=scratch.activated),
             *self._parallel.add_linear(scratch.activated, layer.ffn_down, hidden),
         ]
 

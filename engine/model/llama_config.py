@@ -24,8 +24,3 @@ class LlamaConfig:
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ValueError(f"{self.num_heads} query heads over {self.num_kv_heads} KV heads; allowed: whole groups")
-
-    @property
-    def qkv_size(self) -> int:
-        """Width of query, key and value heads side by side."""
-        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim

@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 
 import torch
 
+from engine.linear.adapter import KernelCounters
 from engine.model.attention import Attention, BatchShape
 from engine.model.buffers import PADDED_SEQUENCE, StagedInputs
 from engine.model.decoder import Decoder, Forward
@@ -76,6 +77,7 @@ class ModelRunner:
         self.graphs = ForwardGraphs(device.device) if captures else None
         self.taps = Taps.allocate(tap_layers, max_rows, model.hidden_size, device)
         self.last_batch: Sequence[SequenceRows] = ()  # whose rows the taps and the logits hold
+        self.kernels = KernelCounters(model.projections)
         self._model = model
         self._staged = StagedInputs(max_rows, max_logit_rows, max_sequences, max_blocks, device.device)
         self._hidden = device.zeros(max_rows, model.hidden_size)
@@ -120,6 +122,7 @@ class ModelRunner:
         return self.last_logits
 
     def _run(self, shape: BatchShape, total: int, wanted: int) -> None:
+        self.kernels.forward(total)
         prefill = shape.phase is Phase.PREFILL
         whole = partial(self._layers_and_head, total, wanted, prefill)
         table = self._staged.device.block_table

@@ -21,8 +21,8 @@ import torch
 from engine.model.dflash2 import BlockOutputs, DFlash2
 from engine.model.dflash2_config import DFlash2Config
 from engine.ops import functional
+from engine.ops.head import best_ids_on_device
 from engine.ops.placement import upload_no_sync
-from engine.ops.sampling_reference import ordered_keys
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,13 +69,6 @@ def best_ids(row: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.int64]:
     least = np.partition(row, len(row) - count)[len(row) - count]
     ids = np.flatnonzero(~(row < least))
     return ids[np.lexsort((ids, -row[ids]))][:count]
-
-
-def best_ids_on_device(logits: torch.Tensor, count: int) -> torch.Tensor:
-    """The same without a row coming to the host: by one integer a token, the value's key and then the id."""
-    width = logits.shape[1]
-    places = torch.arange(width, device=logits.device)
-    return width - 1 - torch.topk(ordered_keys(logits) * width + (width - 1 - places), count, dim=1).values % width
 
 
 def _unary(logits: torch.Tensor, config: DFlash2Config) -> torch.Tensor:

@@ -14,10 +14,11 @@ import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from engine.errors import ModelFileError
+from engine.linear.adapter import AdaptedLinear, adapt
 from engine.model.gguf_file import GgufFile, GgufTensor
 from engine.model.llama import LlamaLayer, LlamaWeights
 from engine.model.llama_config import LlamaConfig
-from engine.model.llama_shards import LlamaShard
+from engine.model.llama_shards import LlamaShard, llama_projections, llama_shard
 from engine.ops.functional import Weight, pack_q4_1, pack_q8_0
 from engine.parallel.shards import Piece
 
@@ -87,15 +88,22 @@ def weight_format(file: GgufFile) -> str:
 
 
 def load_llama(file: GgufFile, shard: LlamaShard | None = None) -> LlamaWeights:
-    """Pack every weight for the ops, or a rank's share of each.
+    """Pack every weight of a rank's share for the ops; without a ``shard``, of the whole model.
 
-    Raises ``ModelFileError`` for a tensor that is missing, misshapen or unknown.
+    Raises ``ModelFileError`` for a tensor that is missing, misshapen or unknown, ``InputError`` for a projection that
+    is not admitted.
     """
     config = llama_config(file)
+    shard = shard or llama_shard(config, 1, 0, weight_format=weight_format(file), pad_heads=False)
     take = _Tensors(file)
     queries_of, keys_of, inner_of, rows_of = (
-        (None,) * 4 if shard is None else (shard.queries, shard.keys, shard.inner, shard.vocabulary)
+        (None,) * 4 if shard.tp == 1 else (shard.queries, shard.keys, shard.inner, shard.vocabulary)
     )
+    rows = {row.name: row for row in llama_projections(config, shard.heads, "fp32")}
+
+    def product(name: str, inputs: int, *parts: tuple[str, int, Piece | None]) -> AdaptedLinear:
+        return adapt(rows[name], shard.tp, take.weight(inputs, *parts))
+
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
 
@@ -103,23 +111,27 @@ def load_llama(file: GgufFile, shard: LlamaShard | None = None) -> LlamaWeights:
         block = f"blk.{index}."
         return LlamaLayer(
             attn_norm=take.norm(f"{block}attn_norm.weight", hidden),
-            qkv=take.weight(
+            qkv=product(
+                "attention qkv",
                 hidden,
                 (f"{block}attn_q.weight", queries, queries_of),
                 (f"{block}attn_k.weight", keys, keys_of),
                 (f"{block}attn_v.weight", keys, keys_of),
             ),
-            attn_output=take.weight(queries, (f"{block}attn_output.weight", hidden, _across(queries_of))),
+            attn_output=product("attention out", queries, (f"{block}attn_output.weight", hidden, _across(queries_of))),
             ffn_norm=take.norm(f"{block}ffn_norm.weight", hidden),
-            gate_up=take.weight(
-                hidden, (f"{block}ffn_gate.weight", inner, inner_of), (f"{block}ffn_up.weight", inner, inner_of)
+            gate_up=product(
+                "mlp gate up",
+                hidden,
+                (f"{block}ffn_gate.weight", inner, inner_of),
+                (f"{block}ffn_up.weight", inner, inner_of),
             ),
-            ffn_down=take.weight(inner, (f"{block}ffn_down.weight", hidden, _across(inner_of))),
+            ffn_down=product("mlp down", inner, (f"{block}ffn_down.weight", hidden, _across(inner_of))),
         )
 
     embedding, head = take.tables(config, rows_of)
     weights = LlamaWeights(
-        config=config if shard is None else shard.local,
+        config=shard.local,
         embedding=embedding,
         layers=tuple(layer(index) for index in range(config.num_layers)),
         output_norm=take.norm("output_norm.weight", hidden),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from engine.ops.placement import on_cuda
+from engine.ops.sampling_reference import ordered_keys
 from native import ops as native_ops
 from native import ops_cuda
 
@@ -41,3 +42,14 @@ def candidate_logits(
     if on_cuda("candidate_logits", x):
         return ops_cuda.candidate_logits(x, weight, ids, out=out)
     return native_ops.bind_candidate_logits(x, weight, ids, out)()
+
+
+def best_ids_on_device(logits: torch.Tensor, count: int) -> torch.Tensor:
+    """The ids of the ``count`` largest of each row of ``logits`` f32 [M, V], int64 [M, count].
+
+    By descending value, lower ids first among equals; -0 and +0 are equal, NaN comes before every number. By one
+    integer a token, the value's key and then the id: fixed shapes and no row to the host, so it may be captured.
+    """
+    width = logits.shape[1]
+    places = torch.arange(width, device=logits.device)
+    return width - 1 - torch.topk(ordered_keys(logits) * width + (width - 1 - places), count, dim=1).values % width

@@ -11,8 +11,12 @@ from dataclasses import dataclass
 import torch
 
 from engine.errors import InputError
+from engine.linear.adapter import weight_format
 from engine.linear.admission import LinearKernel, Projection, Refused, Split, admit
-from engine.ops import functional
+from engine.ops import bound
+from engine.ops.bound import Step
+from engine.ops.functional import Weight
+from engine.ops.head import best_ids_on_device
 from engine.parallel.collectives import Collectives
 from engine.parallel.group import Group
 from engine.parallel.plan import VocabSplit
@@ -50,25 +54,48 @@ def head_projection(vocab: VocabSplit, hidden_size: int, weight_format: str) -> 
 
 
 class ParallelHead:
-    """The head of one rank, FP16 rows [vocab.local, H]."""
+    """The head of one rank, rows [vocab.local, H]: what the decoders make their logits with.
 
-    def __init__(self, group: Group, vocab: VocabSplit, weight: torch.Tensor, *, fp32_logits: bool) -> None:
+    ``dtype`` is what the ranks exchange of the logits. One rank alone rounds nothing: its logits are float32.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        vocab: VocabSplit,
+        weight: Weight,
+        *,
+        fp32_logits: bool,
+        collectives: Collectives | None = None,
+    ) -> None:
         """Raises ``InputError`` for a shape that is not admitted, ``ValueError`` for other rows than the share has."""
-        if weight.shape[0] != vocab.local:
-            raise ValueError(f"head of {weight.shape[0]} rows; allowed: the {vocab.local} of a share")
-        self.dtype = logits_dtype(
-            head_projection(vocab, weight.shape[1], "fp16_head"), vocab.tp, fp32_logits=fp32_logits
-        )
+        rows, hidden_size = weight.shape if isinstance(weight, torch.Tensor) else (weight.n, weight.k)
+        if rows != vocab.local:
+            raise ValueError(f"head of {rows} rows; allowed: the {vocab.local} of a share")
+        self.dtype = torch.float32
+        if group.size > 1:
+            projection = head_projection(vocab, hidden_size, _head_format(weight))
+            self.dtype = logits_dtype(projection, vocab.tp, fp32_logits=fp32_logits)
         self._group = group
-        self._collectives = Collectives(group)
+        self._collectives = collectives or Collectives(group)
         self._vocab = vocab
         self._rows = vocab.rows(group.rank)
         self._weight = weight
 
+    def bind(self, x: torch.Tensor, out: torch.Tensor) -> list[Step]:
+        """Steps from ``x`` [M, H] to the logits ``out`` [M, V] of the whole vocabulary, on every rank.
+
+        ``out`` is float32, or of ``dtype`` where several ranks share the head.
+        """
+        if self._group.size == 1:
+            return [bound.head(x, self._weight, out=out)]
+        local, steps = self._local(x)
+        return [*steps, self._collectives.gather_columns(local, out)]
+
     def dense(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [M, V] of ``dtype``, whole on every rank."""
         out = torch.empty(len(x), self._vocab.total, dtype=self.dtype, device=x.device)
-        self._collectives.gather_columns(self._local(x), out)()
+        _run(self.bind(x, out))
         return out
 
     def candidates(self, x: torch.Tensor, count: int) -> Candidates:
@@ -79,7 +106,9 @@ class ParallelHead:
         wanted = count + 1
         if not 1 <= count < self._vocab.total:
             raise ValueError(f"{count} candidates; allowed: 1 to {self._vocab.total - 1}")
-        local = self._local(x).float()
+        logits, steps = self._local(x)
+        _run(steps)
+        local = logits.to(torch.float32, copy=True)  # the buffer serves the next forward
         local[:, self._rows.count :] = -torch.inf  # rows that fill up the share are no tokens
         # The share may have fewer rows than are wanted: the rest are places that every token beats.
         values = local.new_full((len(x), wanted), -torch.inf)
@@ -90,8 +119,15 @@ class ParallelHead:
             ids[:, :found] += self._rows.start
         return merge(self._gathered(values), self._gathered(ids), count)
 
-    def _local(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.dense_logits(x, self._weight).to(self.dtype)
+    def _local(self, x: torch.Tensor) -> tuple[torch.Tensor, list[Step]]:
+        """Where this rank's columns [M, vocab.local] lie in the dtype that they leave in, and the steps to there."""
+        shape = (len(x), self._vocab.local)
+        local = self._collectives.buffer("logits", shape, torch.float32, x.device)
+        steps = [bound.head(x, self._weight, out=local)]
+        if self.dtype == torch.float32:
+            return local, steps
+        sent = self._collectives.buffer("sent", shape, self.dtype, x.device)
+        return sent, [*steps, lambda: sent.copy_(local)]
 
     def _gathered(self, local: torch.Tensor) -> torch.Tensor:
         parts = local.new_empty(self._group.size, *local.shape)
@@ -99,24 +135,21 @@ class ParallelHead:
         return parts.transpose(0, 1).flatten(1)  # [M, size * wanted], in rank order
 
 
-def best(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``count`` largest of each row of ``values`` f32 [M, V], best first, and their columns; ties by lower column.
+def _run(steps: list[Step]) -> None:
+    for step in steps:
+        step()
 
-    ``torch.topk`` leaves open which of several equal values it takes; here it only finds the least value that stays.
-    Fixed shapes and no wait for the device: it may be captured. -0 and +0 tie; NaN comes before every number.
-    """
-    least = values.topk(count).values[:, -1:]
-    columns = torch.arange(values.shape[1], device=values.device)
-    better = (values > least) | values.isnan()
-    ties = (values == least) & ~better
-    room = count - better.sum(dim=1, keepdim=True)
-    kept = better | (ties & (ties.cumsum(dim=1) <= room))
-    # What is kept counts down from the left, what is not comes after all of it: distinct keys, one order.
-    keys = torch.where(kept, 2 * values.shape[1] - columns, values.shape[1] - columns)
-    chosen = keys.topk(count).indices
-    found = values.gather(1, chosen)
-    order = found.sort(dim=1, descending=True, stable=True).indices
-    return found.gather(1, order), chosen.gather(1, order)
+
+def _head_format(weight: Weight) -> str:
+    """A float16 head is one that the packed kernels take; any other is named as a projection is."""
+    found = weight_format(weight)
+    return "fp16_head" if found == "fp16" else found
+
+
+def best(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ``count`` largest of each row of ``values`` f32 [M, V] and their columns, best first; ties by column."""
+    columns = best_ids_on_device(values, count)
+    return values.gather(1, columns), columns
 
 
 def merge(values: torch.Tensor, ids: torch.Tensor, count: int) -> Candidates:

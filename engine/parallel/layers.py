@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import torch
 
+from engine.linear.adapter import AdaptedLinear
 from engine.ops import bound
 from engine.ops.bound import Step
 from engine.ops.functional import Weight
 from engine.parallel.collectives import Collectives
 from engine.parallel.group import Alone, Group
+from engine.parallel.head import ParallelHead
 from engine.parallel.plan import VocabSplit
 
 
 class TensorParallel:
     """Binds what a decoder shares with the other ranks of ``group``.
 
-    ``vocab`` says which rows of embedding and head this rank holds. ``logits_dtype`` is what the ranks exchange of the
-    logits: float32, or float16 where FP32 logits are not admitted.
+    ``vocab`` says which rows of embedding and head this rank holds; ``fp32_logits`` asks for logits of an FP16 head in
+    float32.
     """
 
-    def __init__(self, group: Group, vocab: VocabSplit, logits_dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, group: Group, vocab: VocabSplit, *, fp32_logits: bool = False) -> None:
         if vocab.tp != group.size:
             raise ValueError(f"vocabulary split over {vocab.tp} ranks, group of {group.size}; allowed: the same number")
         self.vocab = vocab
         self._group = group
         self._collectives = Collectives(group)
-        self._logits_dtype = logits_dtype
+        self._fp32_logits = fp32_logits
         self._rows = vocab.rows(group.rank)
 
     def embedding(self, ids: torch.Tensor, weight: Weight, *, out: torch.Tensor) -> list[Step]:
@@ -55,30 +57,20 @@ class TensorParallel:
             self._collectives.sum_into(share, out),
         ]
 
-    def add_linear(self, x: torch.Tensor, weight: Weight, hidden: torch.Tensor) -> list[Step]:
+    def add_linear(self, x: torch.Tensor, projection: AdaptedLinear, hidden: torch.Tensor) -> list[Step]:
         """``hidden`` [T, H] += x [T, K / size] @ weight.T of all ranks, summed in rank order."""
         if self._group.size == 1:
-            return [bound.linear(x, weight, residual=hidden, out=hidden)]
+            return projection.bind(x, hidden, residual=hidden)
         partial = self._collectives.buffer("share", tuple(hidden.shape), hidden.dtype, hidden.device)
-        return [bound.linear(x, weight, out=partial), self._collectives.add_sum(partial, hidden)]
+        return [*projection.bind(x, partial), self._collectives.add_sum(partial, hidden)]
 
-    def logits(self, normed: torch.Tensor, weight: Weight, out: torch.Tensor) -> list[Step]:
-        """``out`` f32 [M, V] = normed [M, H] @ weight.T over the whole vocabulary, each rank's columns in its place."""
-        if self._group.size == 1:
-            return [bound.head(normed, weight, out=out)]
-        local = self._collectives.buffer("logits", (len(normed), self.vocab.local), torch.float32, out.device)
-        steps = [bound.head(normed, weight, out=local)]
-        sent = local
-        if self._logits_dtype != torch.float32:
-            sent = self._collectives.buffer("sent", tuple(local.shape), self._logits_dtype, out.device)
-            steps.append(_copies(local, sent))
-        return [*steps, self._collectives.gather_columns(sent, out)]
+    def head(self, weight: Weight) -> ParallelHead:
+        """The head of this rank's share ``weight``. Raises ``InputError`` for one that is not admitted."""
+        return ParallelHead(
+            self._group, self.vocab, weight, fp32_logits=self._fp32_logits, collectives=self._collectives
+        )
 
 
 def single(vocab_size: int) -> TensorParallel:
     """For a model that no other rank shares."""
     return TensorParallel(Alone(), VocabSplit(vocab_size, 1))
-
-
-def _copies(source: torch.Tensor, target: torch.Tensor) -> Step:
-    return lambda: target.copy_(source)

@@ -13,7 +13,8 @@ import torch
 from engine.llm import LLM
 from engine.model.draft_runner import DraftBlock
 from engine.model.graphs import ForwardGraphs
-from engine.model.selector import Lattice, best_ids_on_device, best_ids_on_host
+from engine.model.selector import Lattice, best_ids_on_host
+from engine.ops.head import best_ids_on_device
 from engine.request import SamplingParams
 from native.cuda_bindings import launch
 from suites.checkpoints.dflash2 import draft_config, random_draft, write_draft

@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from engine.errors import InputError
-from engine.linear.adapter import AdaptedLinear, Int4Matrix, adapt_int4, adapt_nvfp4, finished, padded_rows
+from engine.linear.adapter import (
+    AdaptedLinear,
+    Int4Matrix,
+    KernelCounters,
+    adapt_int4,
+    adapt_nvfp4,
+    finished,
+    padded_rows,
+)
 from engine.linear.admission import Admitted, LinearKernel, Projection, Split, admit
 from engine.linear.fold import one_global_scale
 from engine.linear.nvfp4 import Nvfp4Matrix
@@ -120,9 +128,9 @@ def test_warm_up_and_graphs_use_the_physical_width(native_library: str, record: 
     x = torch.from_numpy(_inputs(8)).float()
     assert projection.buffer(8).shape == (8, 64)
     projection.warm_up(x, projection.buffer(8))
-    assert (projection.counters.packed, projection.counters.small_m) == (0, 0), "a warm-up is no use of a route"
-    with pytest.raises(ValueError, match=r"out \(8, 48\); allowed: the physical \(8, 64\)"):
-        projection.warm_up(x, torch.zeros(8, 48))
+    for write in (projection.warm_up, projection.run):
+        with pytest.raises(ValueError, match=r"p: out \(8, 48\); allowed: the physical \(8, 64\)"):
+            write(x, torch.zeros(8, 48))
 
 
 def test_a_captured_product_has_the_bits_of_the_eager_one(gpu: Target, record: Record) -> None:
@@ -157,10 +165,10 @@ def test_the_small_m_route_runs_only_where_it_is_promoted(
     record.group("small m")
     admitted = _admitted(64, tp=tp)
     projection = adapt_nvfp4(admitted, [_nvfp4(64).matrix()])
-    projection.run(torch.from_numpy(_inputs(rows)).float(), projection.buffer(rows))
-    small = expected is LinearKernel.SMALL_M
+    counters = KernelCounters([projection])
+    counters.forward(rows)
     assert projection.kernel(rows) is expected
-    assert (projection.counters.small_m, projection.counters.packed) == (int(small), int(not small))
+    assert counters.ran == {expected: 1}
     if tp != 4:
         assert admitted.notes == (f"small-M kernel is promoted at TP 4 alone, this is TP {tp}",)
 

@@ -110,23 +110,28 @@ def test_a_rank_loads_its_own_rows(
     tensors = random_tensors(times_heads=2)
     shard = hybrid_shard(config, tp, rank, "fp32")
     with Checkpoint(folders[layout], shard=shard) as checkpoint:
-        weights = load_hybrid(checkpoint, shard.local)
+        weights = load_hybrid(checkpoint, shard)
     gdn, attention = weights.layers[0].mixer, weights.layers[3].mixer
     assert isinstance(gdn, GdnWeights)
     assert isinstance(attention, AttentionWeights)
     prefix = "model.layers.0.linear_attn."
     stored = np.concatenate([tensors[f"{prefix}in_proj_{name}.weight"] for name in ("qkv", "z", "b", "a")])
     sections = ((4, 16), (4, 16), (12, 12), (12, 12), (12, 1), (12, 1))
-    _same(gdn.in_proj, stored[rows_of_rank(sections, tp, rank)], "in-projection")
+    _same(gdn.in_proj.weight, stored[rows_of_rank(sections, tp, rank)], "in-projection")
     _same(gdn.conv, tensors[f"{prefix}conv1d.weight"][rows_of_rank(sections[:3], tp, rank), 0], "convolution")
     _same(gdn.a_log, tensors[f"{prefix}A_log"][rows_of_rank(((12, 1),), tp, rank)], "A_log")
-    _same(gdn.out_proj, tensors[f"{prefix}out_proj.weight"][:, rows_of_rank(((12, 12),), tp, rank)], "out-projection")
+    _same(
+        gdn.out_proj.weight,
+        tensors[f"{prefix}out_proj.weight"][:, rows_of_rank(((12, 12),), tp, rank)],
+        "out-projection",
+    )
     pairs = tensors["model.layers.3.self_attn.q_proj.weight"].reshape(8, 2, 32, 48)
     heads = rows_of_rank(((8, 1),), tp, rank)
     keys, values = (tensors[f"model.layers.3.self_attn.{name}_proj.weight"] for name in "kv")
     own = rows_of_rank(((4, 32),), tp, rank)
-    _same(attention.qkv, np.concatenate([pairs[heads, 0].reshape(-1, 48), keys[own], values[own]]), "q | k | v")
-    _same(attention.gate, pairs[heads, 1].reshape(-1, 48), "output gate")
+    _same(attention.qkv.weight, np.concatenate([pairs[heads, 0].reshape(-1, 48), keys[own], values[own]]), "q | k | v")
+    assert attention.gate is not None
+    _same(attention.gate.weight, pairs[heads, 1].reshape(-1, 48), "output gate")
 
 
 @pytest.mark.parametrize(("tp", "rank"), RANKS)
@@ -137,7 +142,7 @@ def test_vocabulary_rows_and_the_zeros_behind_them(
     record.group("shards by name")
     shard = hybrid_shard(config, tp, rank, "fp32")
     with Checkpoint(folders["sections"], shard=shard) as checkpoint:
-        head = load_hybrid(checkpoint, shard.local).head
+        head = load_hybrid(checkpoint, shard).head
     local = -(-VOCAB // tp)
     expected = np.zeros((local, 48))
     own = random_tensors(times_heads=2)["lm_head.weight"][rank * local : (rank + 1) * local]

@@ -15,7 +15,8 @@ from engine.model.dflash2_config import read_dflash2_config
 from engine.model.dflash2_weights import load_dflash2
 from engine.model.draft_runner import DraftBlock, DraftRunner
 from engine.model.runner import SequenceRows
-from engine.model.selector import Lattice, best_ids, best_ids_on_device, best_ids_on_host
+from engine.model.selector import Lattice, best_ids, best_ids_on_host
+from engine.ops.head import best_ids_on_device
 from engine.state.blocks import BlockPool
 from engine.state.paged_kv import PagedKVCache
 from engine.state.sequence import SequenceState

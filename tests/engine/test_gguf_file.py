@@ -49,7 +49,7 @@ def test_packed_weights_are_the_files_weights(tiny_path: Path) -> None:
     file = read_gguf(tiny_path)
     weights = load_llama(file)
     parts = [dequantize(file.tensors[f"blk.1.attn_{part}.weight"]) for part in "qkv"]
-    packed = weights.layers[1].qkv
+    packed = weights.layers[1].qkv.weight
     assert isinstance(packed, PackedQ4_1)
     assert np.array_equal(packed.dequantize().numpy(), np.concatenate(parts))
 

@@ -14,6 +14,7 @@ from engine.errors import InputError, ModelFileError
 from engine.llm import LLM
 from engine.model.checkpoint import Checkpoint
 from engine.model.hybrid_config import LayerKind, read_hybrid_config
+from engine.model.hybrid_shards import HybridShard
 from engine.model.hybrid_weights import GdnWeights, load_hybrid
 from engine.model.runner import SequenceRows
 from engine.request import SamplingParams
@@ -56,13 +57,13 @@ def test_both_layouts_are_the_same_model(folder: Path, tmp_path: Path) -> None:
     other = write_checkpoint(tmp_path, fuse_projections(random_tensors()))
     config = read_hybrid_config(folder)
     with Checkpoint(folder) as sections, Checkpoint(other) as fused:
-        one, two = load_hybrid(sections, config), load_hybrid(fused, config)
+        one, two = (load_hybrid(stored, HybridShard(config, 1, 0)) for stored in (sections, fused))
     for left, right in zip(one.layers, two.layers, strict=True):
         if isinstance(left.mixer, GdnWeights):
             assert isinstance(right.mixer, GdnWeights)
-            assert isinstance(left.mixer.in_proj, torch.Tensor)
-            assert isinstance(right.mixer.in_proj, torch.Tensor)
-            assert torch.equal(left.mixer.in_proj, right.mixer.in_proj)
+            assert isinstance(left.mixer.in_proj.weight, torch.Tensor)
+            assert isinstance(right.mixer.in_proj.weight, torch.Tensor)
+            assert torch.equal(left.mixer.in_proj.weight, right.mixer.in_proj.weight)
 
 
 @pytest.mark.parametrize("accepted", [1, 2, 4, 5])
@@ -227,7 +228,7 @@ def test_shards_are_read_through_their_index(folder: Path, tmp_path: Path) -> No
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with Checkpoint(tmp_path) as checkpoint:
-        load_hybrid(checkpoint, read_hybrid_config(folder))
+        load_hybrid(checkpoint, HybridShard(read_hybrid_config(folder), 1, 0))
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "../elsewhere"}}))
     with pytest.raises(ModelFileError, match=r"names '../elsewhere', which is no file"):
         Checkpoint(tmp_path)
