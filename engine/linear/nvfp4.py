@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import torch
@@ -55,8 +56,11 @@ class Nvfp4Matrix:
     def dequantize(self) -> torch.Tensor:
         """float32 [n, k]."""
         nibbles = torch.stack((self.codes & 15, self.codes >> 4), dim=-1).flatten(1).long()
-        table = torch.tensor(VALUES, device=self.codes.device)
-        return table[nibbles] * self.scales.float().repeat_interleave(BLOCK, dim=1) * self.global_scale
+        return (
+            code_values(self.codes.device)[nibbles]
+            * self.scales.float().repeat_interleave(BLOCK, dim=1)
+            * self.global_scale
+        )
 
 
 def join(parts: Sequence[Nvfp4Matrix]) -> Nvfp4Matrix:
@@ -96,6 +100,13 @@ def store(codes: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor)
     return Nvfp4Matrix((codes[:, 0::2] | codes[:, 1::2] << 4).contiguous(), scales.contiguous(), float(global_scale))
 
 
+@cache
+def code_values(device: torch.device) -> torch.Tensor:
+    """`VALUES` as float32 [16]; made once, so that a CUDA graph can be captured around it."""
+    return torch.tensor(VALUES, device=device)
+
+
+@cache
 def _edges(device: torch.device) -> torch.Tensor:
     """Upper ends of each code's interval: middles, and where the tie belongs to the next (even) code just below."""
     middles = torch.tensor([(low + high) / 2 for low, high in pairwise(_MAGNITUDES)])

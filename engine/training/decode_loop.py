@@ -40,19 +40,23 @@ class Law:
 
     def draw(self, logits: torch.Tensor) -> torch.Tensor:
         """int64 [B] out of [B, V]."""
-        scores = logits.float() / self.temperature
         if self.top_k:
-            scores, ids = scores.topk(self.top_k, dim=-1)
+            scores, ids = (logits.float() / self.temperature).topk(self.top_k, dim=-1)
             before = scores.softmax(dim=-1).cumsum(dim=-1).roll(1, dims=-1)
             before[:, 0] = 0.0
             scores = scores.masked_fill(before >= self.top_p, -torch.inf)
-        noise = torch.empty_like(scores).exponential_()
-        drawn = (scores - noise.log()).argmax(dim=-1)
-        if self.top_k:
-            drawn = ids.gather(1, drawn[:, None])[:, 0]
+            drawn = ids.gather(1, _race(scores, 1.0)[:, None])[:, 0]
+        else:
+            drawn = _race(logits, self.temperature)
         if self.greedy_rows:
             drawn[: self.greedy_rows] = logits[: self.greedy_rows].argmax(dim=-1)
         return drawn
+
+
+def _race(scores: torch.Tensor, temperature: float) -> torch.Tensor:
+    """A draw from the softmax of ``scores`` [B, N] over ``temperature``, in as few passes as may be."""
+    noise = torch.empty_like(scores, dtype=torch.float32).exponential_().log_()
+    return noise.sub_(scores, alpha=1 / temperature).argmin(dim=-1)
 
 
 @dataclass(frozen=True, slots=True)

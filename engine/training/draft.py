@@ -15,6 +15,7 @@ from torch import nn
 
 from engine.model.decoder import rope_table
 from engine.model.dflash2_config import DFlash2Config
+from engine.training import e4m3
 from engine.training.gdn import rms_norm
 from engine.training.target import rotate
 
@@ -33,7 +34,7 @@ class DraftNorm(nn.Module):
 
 
 class Dense(nn.Module):
-    """A weight without bias, multiplied in the type of its input."""
+    """A weight without bias, multiplied in the type of its input, as it will be stored."""
 
     def __init__(self, n: int, k: int, scale: float) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class Dense(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., k] -> [..., n]."""
-        return torch_functional.linear(x, self.weight.to(x.dtype))
+        return torch_functional.linear(x, e4m3.as_stored(self.weight).to(x.dtype))
 
 
 class GroupedConv(nn.Module):
@@ -184,8 +185,9 @@ class CandidateSelector(nn.Module):
 
     def forward(self, hidden: torch.Tensor, predecessors: torch.Tensor) -> torch.Tensor:
         """Scores of every token behind ``predecessors`` int64 [...]; ``hidden`` [..., H] -> [..., V]."""
-        gate = self.hidden_projection(hidden) * self.predecessor_codebook[predecessors].to(hidden.dtype)
-        return torch_functional.linear(gate, self.successor_codebook.to(hidden.dtype))
+        before = e4m3.as_stored(self.predecessor_codebook)[predecessors]
+        gate = self.hidden_projection(hidden) * before.to(hidden.dtype)
+        return torch_functional.linear(gate, e4m3.as_stored(self.successor_codebook).to(hidden.dtype))
 
 
 class Draft(nn.Module):

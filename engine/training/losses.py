@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as torch_functional
 
-from engine.training.batches import NO_LABEL, Batch, Batches
+from engine.training.batches import NO_LABEL, Batch
 from engine.training.draft import Blocks, Draft
 from engine.training.target import Target
 
@@ -15,17 +16,19 @@ from engine.training.target import Target
 _POSITION_DECAY = 0.85
 # Of the draft's loss: what the head's own scores must say without the lattice, so that its best 16 hold the token.
 _UNARY_SHARE = 0.4
+# What an accepted token more is worth, in nats.
+_ACCEPTED_SHARE = 0.5
 # The law that drafts are verified under; distilled from, so that no probability goes to what is cut off.
 _TOP_K, _TOP_P = 20, 0.95
 
 
-def target_loss(target: Target, batches: Batches, tokens: int, *, quantised: bool) -> Callable[[], torch.Tensor]:
-    """A step's loss: cross entropy of the next token, over answers alone."""
+def target_loss(target: Target, *, quantised: bool) -> Callable[..., torch.Tensor]:
+    """A step's loss over a batch's tokens and labels: cross entropy of the next token, over answers alone."""
 
-    def loss() -> torch.Tensor:
+    def loss(token_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         if quantised:
             target.quantise()
-        return cross_entropy(target, batches.draw(tokens))
+        return cross_entropy(target, Batch(token_ids, labels))
 
     return loss
 
@@ -60,33 +63,94 @@ def cut_law(logits: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(logits, dtype=torch.float32).scatter_(-1, ids, kept)
 
 
-def draft_loss(
-    draft: Draft, target: Target, batches: Batches, tokens: int, *, generator: torch.Generator
-) -> Callable[[], torch.Tensor]:
-    """A step's loss: the target's own law at every drafted position, given the true predecessor."""
+@torch.no_grad()
+def cut_entropy(target: Target, batches: list[Batch], scale: float) -> float:
+    """Mean entropy of `cut_law` of the logits times ``scale``, nats an answer's token."""
+    total, count = 0.0, 0
+    for batch in batches:
+        law = cut_law(scale * target(batch.token_ids)[0][batch.labels != NO_LABEL])
+        total -= float(torch.special.xlogy(law, law).sum())
+        count += len(law)
+    return total / count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drafted:
+    """What a draft says at the drafted positions of N blocks of every text, and what it should have said."""
+
+    wanted: torch.Tensor  # float32 [B, N, K, V]: the target's law, as drafts are verified under it
+    best: torch.Tensor  # int64 [B, N, K]: the target's most likely token
+    counted: torch.Tensor  # bool [B, N, K]: positions of answers
+    unary: torch.Tensor  # [B, N, K, V]: scores without a predecessor
+    edges: torch.Tensor  # float32 [B, N, K, V]: scores behind the text's own predecessor
+    candidates: torch.Tensor  # int64 [B, N, K, C]: what the lattice keeps
+
+    def offered(self) -> torch.Tensor:
+        """The law that the engine draws from, over the candidates: float32 [B, N, K, C]."""
+        return self.edges.gather(-1, self.candidates).softmax(dim=-1)
+
+    def overlap(self) -> torch.Tensor:
+        """The chance that a drafted token is accepted, sum of min(target, draft): float32 [B, N, K]."""
+        return torch.minimum(self.offered(), self.wanted.gather(-1, self.candidates)).sum(dim=-1)
+
+    def agreement(self) -> torch.Tensor:
+        """Whether the draft's best candidate is the target's: float32 [B, N, K]."""
+        scores = self.edges.gather(-1, self.candidates)
+        best = self.candidates.gather(-1, scores.argmax(dim=-1, keepdim=True))[..., 0]
+        return (best == self.best).float()
+
+
+def drafted(draft: Draft, target: Target, batch: Batch, anchors: torch.Tensor) -> Drafted:
+    """Blocks of a draft at ``anchors`` int64 [N] of every text; only the draft's part has gradients."""
     config = draft.config
     embedding = target.embed_tokens.weight.detach()
-    decay = _POSITION_DECAY ** torch.arange(config.max_drafts, device=embedding.device)
+    with torch.no_grad():
+        logits, taps = target(batch.token_ids, config.target_layer_ids)
+        blocks = Blocks.at(anchors, config.block_size, batch.token_ids.shape[1])
+        before = blocks.positions[:, :-1]  # the target's rows that predict the drafted positions
+        behind = logits[:, before]
+    hidden = draft(batch.token_ids, torch.cat(taps, dim=-1), embedding, blocks)
+    unary = torch_functional.linear(hidden, embedding)
+    return Drafted(
+        wanted=cut_law(behind),
+        best=behind.argmax(dim=-1),
+        counted=batch.labels[:, before] != NO_LABEL,
+        unary=unary,
+        edges=(unary + draft.candidate_selector(hidden, batch.token_ids[:, before])).float(),
+        candidates=unary.detach().topk(config.selector_top_k, dim=-1).indices,
+    )
 
-    def loss() -> torch.Tensor:
-        batch = batches.draw(tokens)
-        length = batch.token_ids.shape[1]
-        with torch.no_grad():
-            logits, taps = target(batch.token_ids, config.target_layer_ids)
-            first = int(torch.randint(1, config.block_size + 1, (1,), generator=generator))
-            anchors = torch.arange(first, length - config.block_size + 1, config.block_size, device=embedding.device)
-            blocks = Blocks.at(anchors, config.block_size, length)
-            before = blocks.positions[:, :-1]  # the target's rows that predict the drafted positions
-            wanted = cut_law(logits[:, before])
-            predecessors = batch.token_ids[:, before]
-            weights = (batch.labels[:, before] != NO_LABEL) * decay
-        hidden = draft(batch.token_ids, torch.cat(taps, dim=-1), embedding, blocks)
-        unary = torch_functional.linear(hidden, embedding)
-        edges = unary + draft.candidate_selector(hidden, predecessors)
-        both = _against(edges, wanted) + _UNARY_SHARE * _against(unary, wanted)
-        return (both * weights).sum() / weights.sum().clamp(min=1)
+
+def draft_loss(draft: Draft, target: Target) -> Callable[..., torch.Tensor]:
+    """A step's loss over a batch's tokens, labels and the first anchor int64 [] (1 to the block's size).
+
+    Cross entropy against the target's law at every drafted position, less the accepted tokens a round: the products of
+    `Drafted.overlap` along a block are its chances of getting that far.
+    """
+    config = draft.config
+    decay = _POSITION_DECAY ** torch.arange(config.max_drafts, device=target.embed_tokens.weight.device)
+
+    def loss(token_ids: torch.Tensor, labels: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        starts = torch.arange(0, token_ids.shape[1] - config.block_size, config.block_size, device=first.device)
+        seen = drafted(draft, target, Batch(token_ids, labels), first + starts)
+        weights = seen.counted * decay
+        both = _against(seen.edges, seen.wanted) + _UNARY_SHARE * _against(seen.unary, seen.wanted)
+        accepted = _reached(seen.overlap() * seen.counted).sum() / seen.counted[..., 0].sum().clamp(min=1)
+        return (both * weights).sum() / weights.sum().clamp(min=1) - _ACCEPTED_SHARE * accepted
 
     return loss
+
+
+def _reached(chances: torch.Tensor) -> torch.Tensor:
+    """The expected number of accepted drafts [...] of blocks whose positions are accepted with ``chances`` [..., K].
+
+    Written out, because the gradient of ``cumprod`` asks the host whether there is a zero.
+    """
+    so_far, total = torch.ones_like(chances[..., 0]), torch.zeros_like(chances[..., 0])
+    for chance in chances.unbind(dim=-1):
+        so_far = so_far * chance
+        total = total + so_far
+    return total
 
 
 def _against(scores: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
@@ -102,26 +166,14 @@ def expected_acceptance(draft: Draft, target: Target, batches: list[Batch]) -> t
     the one token that every round emits.
     """
     config = draft.config
-    embedding = target.embed_tokens.weight.detach()
-    sums, blocks_seen = torch.zeros(2, device=embedding.device), 0
+    device = target.embed_tokens.weight.device
+    sums, blocks_seen = torch.zeros(2, device=device), 0
     for batch in batches:
-        length = batch.token_ids.shape[1]
-        logits, taps = target(batch.token_ids, config.target_layer_ids)
-        anchors = torch.arange(1, length - config.block_size + 1, 5, device=embedding.device)
-        blocks = Blocks.at(anchors, config.block_size, length)
-        before = blocks.positions[:, :-1]
-        wanted, predecessors = cut_law(logits[:, before]), batch.token_ids[:, before]
-        hidden = draft(batch.token_ids, torch.cat(taps, dim=-1), embedding, blocks)
-        unary = torch_functional.linear(hidden, embedding)
-        edges = (unary + draft.candidate_selector(hidden, predecessors)).float()
-        ids = unary.topk(config.selector_top_k, dim=-1).indices
-        offered = torch.zeros_like(edges).scatter_(-1, ids, edges.gather(-1, ids).softmax(dim=-1))
-        overlap = torch.minimum(offered, wanted).sum(dim=-1)
-        best = ids.gather(-1, edges.gather(-1, ids).argmax(dim=-1, keepdim=True))[..., 0]
-        agree = (best == logits[:, before].argmax(dim=-1)).float()
-        real = (batch.labels[:, before] != NO_LABEL).all(dim=-1)
-        for index, chance in enumerate((overlap, agree)):
-            sums[index] += (chance.cumprod(dim=-1).sum(dim=-1) * real).sum()
+        anchors = torch.arange(1, batch.token_ids.shape[1] - config.block_size + 1, 5, device=device)
+        seen = drafted(draft, target, batch, anchors)
+        real = seen.counted.all(dim=-1)
+        for index, chances in enumerate((seen.overlap(), seen.agreement())):
+            sums[index] += (_reached(chances) * real).sum()
         blocks_seen += int(real.sum())
     means = 1 + sums / max(1, blocks_seen)
     return float(means[0]), float(means[1])

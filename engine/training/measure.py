@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +19,22 @@ from engine.model.bundled import quasar_tiny_draft_path, quasar_tiny_path
 from engine.model.hybrid_config import read_hybrid_config
 from engine.ops import functional
 from engine.request import SamplingParams
-from engine.training import checkpoints, text, vocabulary
+from engine.training import checkpoints, prompts, text, vocabulary
+from engine.training.acceptance import Acceptance
 from engine.training.batches import NO_LABEL, Batch, Batches
 from engine.training.losses import cut_law
-from engine.training.recipe import TEMPERATURE
 from engine.training.target import AttentionMixer, Layer, Target
 
+TEMPERATURE = 1.0
 FP8 = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
 SAMPLED = SamplingParams(temperature=1.0, top_k=20, top_p=0.95, seed=7)
 
 Codec = Callable[[torch.Tensor], torch.Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Speculative rounds over some prompts."""
-
-    tokens: int
-    rounds: int
-    stopped: int
-    prompts: int
-
-    @property
-    def emitted_per_round(self) -> float:
-        """Tokens behind the first one over rounds."""
-        return self.tokens / self.rounds
-
-
 def held_out_batches(target: Path) -> list[Batch]:
     """The held-out conversations that lie beside the model."""
-    lines = (target.parent / "held_out_text.jsonl").read_text(encoding="utf-8").splitlines()
-    conversations = [text.Conversation(*json.loads(line)) for line in lines]
+    conversations = text.read_lines(target.parent / "held_out_text.jsonl")
     tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
     return Batches(vocabulary.encode(tokenizer, conversations), "cpu", packed=False).in_order(4096)
 
@@ -134,11 +119,13 @@ def head_rows(target: Target, batches: list[Batch]) -> dict[str, float]:
     return {"rows": rows, "flipped": flipped, "worst TV, cut": worst, "worst TV, whole": worst_full}
 
 
-def acceptance(draft: Path, params: SamplingParams, prompts: Sequence[str], **settings: Any) -> Acceptance:
-    """Rounds of the engine with ``draft`` over chat prompts, all in one batch."""
+def acceptance(
+    draft: Path, params: SamplingParams, prompts: Sequence[str], *, target: Path | None = None, **settings: Any
+) -> Acceptance:
+    """Rounds of the engine with ``draft`` over chat prompts, all in one batch; ``target``: not the carried one."""
     llm = LLM(
         EngineConfig(
-            model=quasar_tiny_path(),
+            model=target or quasar_tiny_path(),
             draft="dflash2",
             draft_model=draft,
             max_model_len=640,
@@ -150,28 +137,35 @@ def acceptance(draft: Path, params: SamplingParams, prompts: Sequence[str], **se
     if refused := [result.error for result in results if result.error is not None]:
         raise RuntimeError(f"{len(refused)} of {len(results)} replies failed, the first: {refused[0]}")
     return Acceptance(
-        tokens=sum(len(result.token_ids) - 1 for result in results),
-        rounds=sum(result.rounds for result in results),
+        tokens_of=tuple(len(result.token_ids) - 1 for result in results),
+        rounds_of=tuple(result.rounds for result in results),
         stopped=sum(result.finish_reason == "stop" for result in results),
-        prompts=len(results),
     )
 
 
-def shifted_taps(folder: Path) -> Path:
-    """A copy of the carried draft whose taps are one layer off: the planted defect that acceptance must show."""
-    draft = quasar_tiny_draft_path()
+def shifted_taps(folder: Path, draft: Path | None = None) -> Path:
+    """A copy of a draft (the carried one) whose taps are one layer off: the defect that acceptance must show."""
+    draft = draft or quasar_tiny_draft_path()
     config = json.loads((draft / "config.json").read_text(encoding="utf-8"))
     config["dflash_config"]["target_layer_ids"] = [tap + 1 for tap in config["dflash_config"]["target_layer_ids"]]
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    (folder / "model.safetensors").symlink_to(draft / "model.safetensors")
+    (folder / "model.safetensors").symlink_to((draft / "model.safetensors").resolve())
     return folder
 
 
 def held_out_prompts() -> list[str]:
-    """Questions about held-out topics, and editing tasks."""
-    path = quasar_tiny_path().parent / "held_out_prompts.json"
-    prompts = json.loads(path.read_text(encoding="utf-8"))
-    return [*prompts["questions"], *prompts["edits"]]
+    """The prompts that choices were made on: questions about held-out topics, and editing tasks."""
+    return _prompts(prompts.Topics.DEV)
+
+
+def blind_prompts() -> list[str]:
+    """Prompts about topics that no choice has seen."""
+    return _prompts(prompts.Topics.BLIND)
+
+
+def _prompts(which: prompts.Topics) -> list[str]:
+    found = json.loads((quasar_tiny_path().parent / prompts.FILES[which]).read_text(encoding="utf-8"))
+    return [*found["questions"], *found["edits"]]
 
 
 def attention_mixers(target: Target) -> list[AttentionMixer]:
@@ -193,20 +187,33 @@ def tables(max_tokens: int, threads: int) -> Iterator[str]:
     yield from ("", "| head rows | another nucleus in FP16 | worst TV after top-k/top-p | worst TV of the whole row |")
     yield "|--:|--:|--:|--:|"
     yield f"| {head['rows']} | {head['flipped']} | {head['worst TV, cut']:.6f} | {head['worst TV, whole']:.6f} |"
-    yield from (
-        "",
-        "| draft | sampling | emitted a round | tokens | rounds | ended by themselves |",
-        "|---|---|" + "--:|" * 4,
-    )
-    prompts = held_out_prompts()
+    yield from acceptance_table(blind_prompts(), max_tokens=max_tokens, threads=threads)
+
+
+def acceptance_table(
+    asked: Sequence[str], *, max_tokens: int, threads: int, model: Path | None = None
+) -> Iterator[str]:
+    """Emitted a round of the carried pair, or of ``model``/target and ``model``/draft, and with shifted taps."""
+    model = model or quasar_tiny_path().parent
+    yield from ("", "| draft | sampling | emitted a round | 95 % | tokens | rounds | ended |", "|---|---|" + "--:|" * 5)
+    intact: dict[str, Acceptance] = {}
+    falls = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, path in {
-            "as trained": quasar_tiny_draft_path(),
-            "taps one layer off": shifted_taps(Path(folder)),
+        for name, draft in {
+            "as trained": model / "draft",
+            "taps one layer off": shifted_taps(Path(folder), model / "draft"),
         }.items():
             for law, params in {"greedy": SamplingParams(), "T = 1, top-k 20, top-p 0.95": SAMPLED}.items():
-                seen = acceptance(path, replace(params, max_tokens=max_tokens), prompts, threads=threads)
+                asked_for = replace(params, max_tokens=max_tokens)
+                seen = acceptance(draft, asked_for, asked, target=model / "target", threads=threads)
+                low, high = seen.interval()
                 yield (
-                    f"| {name} | {law} | {seen.emitted_per_round:.2f} | {seen.tokens} | {seen.rounds} "
-                    f"| {seen.stopped} of {seen.prompts} |"
+                    f"| {name} | {law} | {seen.emitted_per_round:.2f} | {low:.2f} to {high:.2f} | {seen.tokens} "
+                    f"| {seen.rounds} | {seen.stopped} of {seen.prompts} |"
                 )
+                if law in intact:
+                    falls.append((law, *intact[law].fall_to(seen)))
+                intact.setdefault(law, seen)
+    yield from ("", "| sampling | lost to the shifted taps | 95 %, paired by prompt |", "|---|--:|--:|")
+    for law, fall, low, high in falls:
+        yield f"| {law} | {fall:.2f} | {low:.2f} to {high:.2f} |"

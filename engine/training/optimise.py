@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import nn
+
+from engine.training.steps import EagerSteps, GraphSteps, Inputs, Loss
 
 _WARMUP = 0.03
 _FLOOR = 0.02
@@ -57,41 +58,33 @@ class Journal:
 def optimise(
     phase: Phase,
     parameters: Iterable[tuple[str, nn.Parameter]],
-    loss_of_step: Callable[[], torch.Tensor],
+    draw: Callable[[], Inputs],
+    loss: Loss,
     journal: Journal,
     checkpoint: Callable[[], None],
     *,
+    graphs: bool = False,
     checkpoint_seconds: float = 60.0,
 ) -> int:
-    """Minimise until the phase is over; returns the steps. ``checkpoint`` is called now and then and at the end.
+    """Minimise ``loss`` of what ``draw`` gives until the phase is over; returns the steps.
 
+    ``graphs``: replay CUDA graphs, one for each shape of inputs. ``checkpoint`` is called now and then and at the end.
     Raises ``RuntimeError`` when the loss is no number any more.
     """
-    named = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
-    matrices = [parameter for _, parameter in named if parameter.dim() >= 2]
-    others = [parameter for _, parameter in named if parameter.dim() < 2]
-    groups = [{"params": matrices, "weight_decay": phase.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    on_gpu = matrices[0].is_cuda
-    optimiser = torch.optim.AdamW(groups, lr=phase.rate, betas=(0.9, 0.95), fused=on_gpu)
+    make = GraphSteps if graphs else EagerSteps
+    steps = make([parameter for _, parameter in parameters if parameter.requires_grad], phase.weight_decay, loss)
     started = saved = time.monotonic()
-    step, total = 0, torch.zeros((), device=matrices[0].device)
+    step = 0
     while True:
         now = time.monotonic()
         progress = phase.progress(now - started, step)
         if progress >= 1.0:
             break
-        for group in optimiser.param_groups:
-            group["lr"] = phase.rate * phase.factor(progress)
-        loss = loss_of_step()
-        optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_([parameter for _, parameter in named], 1.0)
-        optimiser.step()
+        steps.set_rate(phase.rate * phase.factor(progress))
+        steps.take(draw())
         step += 1
-        total += loss.detach()
         if step % _LOG_EVERY == 0:
-            mean = float(total) / _LOG_EVERY  # the one place where the host waits for the device
-            total.zero_()
+            mean = steps.read_total() / _LOG_EVERY  # the one place where the host waits for the device
             journal.write(phase=phase.name, step=step, loss=round(mean, 4), progress=round(progress, 3))
             if not math.isfinite(mean):
                 raise RuntimeError(f"{phase.name}: the loss is {mean} at step {step}; lower the rate ({phase.rate})")

@@ -1,13 +1,13 @@
-"""The questions that text is drawn for: topics times templates, some topics held out. No torch.
-
-A topic belongs to the held-out set by its hash, so that it does so whatever else is added to the list.
-"""
+"""The questions that text is drawn for: topics times templates times styles, some topics held out. No torch."""
 
 from __future__ import annotations
 
+import enum
 import hashlib
+import json
 import random
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 _THINGS = """
 a volcano, a rainbow, a bicycle, a lighthouse, a river, a lake, a forest, a desert, an island, a mountain, a glacier,
@@ -41,7 +41,60 @@ the water cycle, the food chain, photosynthesis, evolution, the internet, a webs
 an algorithm, a database, a network, a printer, a telephone, a radio, a television, a film, a theatre, a circus, a zoo
 """
 
-TOPICS: tuple[str, ...] = tuple(dict.fromkeys(" ".join(part.split()) for part in _THINGS.split(",")))
+_MORE_THINGS = """
+a pen, a pencil, an eraser, a ruler, scissors, glue, a brush, a broom, a bucket, a mop, a sponge, soap, a towel,
+a toothbrush, a comb, a razor, a button, a zipper, a belt, a pocket, a sock, a boot, a dress, a shirt, a jacket,
+a carpet, a curtain, a sofa, a shelf, a drawer, a ladder, a stair, a chimney, a fireplace, an oven, a fridge, a kettle,
+a pan, a pot, a bowl, a fork, a napkin, a menu, a recipe, a cake, a cookie, a pie, a pancake, pasta, pizza, a sandwich,
+a salad, an onion, a carrot, a cucumber, a pumpkin, a mushroom, a bean, a pea, corn, wheat, a lemon, an orange, a pear,
+a cherry, a grape, a strawberry, a peach, a melon, a walnut, an almond, cinnamon, vinegar, oil, juice, ice cream,
+a crab, a lobster, a salmon, a trout, a jellyfish, a seal, a walrus, a beaver, a squirrel, a hedgehog, a badger, a mole,
+a bat, a rat, a hamster, a donkey, a camel, a zebra, a hippopotamus, a rhinoceros, a kangaroo, a koala, a panda,
+a crocodile, a swan, a goose, a turkey, a pigeon, a crow, a sparrow, a robin, a woodpecker, a flamingo, a peacock,
+a mosquito, a fly, a beetle, a ladybird, a dragonfly, a caterpillar, a worm, moss, grass, a cactus, a rose, a tulip,
+a sunflower, a daisy, an oak, a pine tree, a palm tree, bamboo, ivy, a bush, a hedge, a canal, a dam, a tunnel, a road,
+a crossroads, a traffic light, a bus, a tram, a subway, a taxi, a truck, a motorcycle, a scooter, a helicopter,
+a submarine, a canoe, a raft, a ferry, an airport, a railway station, a hotel, a restaurant, a cafe, a shop,
+a supermarket, a post office, a bank, a police station, a fire station, a factory, a mine, a windmill, a warehouse,
+a laboratory, a stadium, a swimming pool, a gym, a cinema, a gallery, a temple, a cathedral, a palace, a pyramid,
+an engine, a pump, a pipe, a tap, a screw, a nail, a drill, a pair of pliers, an axe, a shovel, a rake, a wheelbarrow,
+a hose, a thermometer, a barometer, a scale, a stopwatch, an hourglass, a calculator, a pair of glasses, a magnifying
+glass, a prism, a laser, a microphone, a loudspeaker, headphones, a flute, a trumpet, a harp, an organ, an orchestra,
+a choir, a melody, a rhythm, a novel, a dictionary, a diary, a postcard, an envelope, a poster, a photograph,
+a sculpture, a mosaic, pottery, knitting, sewing, weaving, carpentry, painting, singing, dancing, running, jumping,
+climbing, skiing, skating, surfing, rowing, archery, basketball, volleyball, baseball, golf, cricket, chess, cards,
+a lawyer, a judge, a police officer, a firefighter, a soldier, a mechanic, a plumber, a carpenter, a tailor, a cook,
+a waiter, a librarian, a journalist, a photographer, a musician, an actor, a dancer, an athlete, a coach, a student,
+a child, a baby, a grandmother, a grandfather, a brother, a sister, a cousin, a guest, a stranger, a hero, a thief,
+a wizard, a witch, a ghost, a mermaid, a unicorn, a pirate, a treasure, a journey, an adventure, a wish, a smile,
+a tear, a laugh, a hug, a gift, a surprise, a party, a picnic, a parade, a festival, a competition, a medal, a prize,
+a rule, a law, a vote, an election, a government, a border, a passport, a ticket, a suitcase, a tax, a loan, a budget,
+a contract, a job, an interview, a meeting, a team, a leader, a plan, a goal, a habit, a hobby, a skill, a lesson,
+an exam, a grade, homework, a holiday camp, anger, fear, joy, sadness, trust, respect, responsibility, creativity,
+confidence, gratitude, generosity, humour, silence, beauty, freedom, justice, peace, teamwork, leadership, learning,
+a molecule, an atom, a cell, a gene, a virus, oxygen, carbon, hydrogen, salt water, steam, smoke, dust, mud, clay,
+a crystal, a diamond, silver, copper, steel, plastic, rubber, leather, a comet, an asteroid, an eclipse, a galaxy,
+a black hole, a tide, a wave, a coral reef, a continent, a peninsula, a canyon, a plateau, a plain, a jungle, a savanna,
+the tundra, a hot spring, a geyser, fog, dew, frost, hail, lightning, thunder, a breeze, a sandstorm, an avalanche
+"""
+
+_BLIND_THINGS = """
+a sled, a lantern fish, a bicycle pump, a doorbell, a tortoise, a raspberry, a plum, a spinach leaf, a teapot, a wallet,
+a pillowcase, a hammock, a snowman, an igloo, a totem pole, a saxophone, an accordion, a xylophone, a yacht, a trailer,
+an escalator, an elevator, a vending machine, a scrapbook, a crossword, a jigsaw, a marathon, a trampoline, judo,
+a shepherd, a beekeeper, a dentist, a surgeon, an astronaut, a detective, a magician, an otter, a raccoon, an ostrich,
+a pelican, a seahorse, a starfish, a lavender bush, a maple tree, a clover, a quarry, an oasis, a lagoon, a marsh,
+a meteor shower, the northern lights, a kneecap, an elbow, a sneeze, a yawn, shyness, punctuality, loyalty, ambition,
+nostalgia, origami, calligraphy, astronomy, archaeology
+"""
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(" ".join(part.split()) for part in text.split(",")))
+
+
+BLIND_TOPICS: tuple[str, ...] = _listed(_BLIND_THINGS)
+TOPICS: tuple[str, ...] = tuple(topic for topic in _listed(f"{_THINGS}, {_MORE_THINGS}") if topic not in BLIND_TOPICS)
 
 TEMPLATES: tuple[str, ...] = (
     "What is {}?",
@@ -53,56 +106,67 @@ TEMPLATES: tuple[str, ...] = (
     "Give me three reasons why {} matters.",
     "Why is {} important? Answer briefly.",
     "Write a very short story about {}.",
-    "Write a short poem about {}.",
     "What do people use {} for?",
     "How would you describe {} to a friend?",
     "Write a short paragraph about {}.",
     "What is the history of {}? Keep it short.",
     "What should a beginner know about {}?",
     "Give me some tips about {}.",
-    "What are the parts of {}?",
     "What is interesting about {}?",
-    "Write a short dialogue about {}.",
     "Summarize what you know about {} in one paragraph.",
-    "What would the world be like without {}?",
-    "Name some words that have to do with {}.",
     "Describe {} in one sentence.",
-    "Ask me a question about {} and answer it.",
     "What is a common mistake people make about {}?",
-    "Write a short letter that mentions {}.",
     "How does one learn more about {}?",
-    "What are the good and the bad sides of {}?",
 )
 
 PAIR_TEMPLATES: tuple[str, ...] = (
     "What is the difference between {} and {}?",
     "Compare {} with {} briefly.",
-    "Write a very short story about {} and {}.",
     "What do {} and {} have in common?",
     "Write one paragraph about {} and {}.",
 )
 
-_HELD_OUT_OF_100 = 4
+# What a question may end with: it asks for a short answer.
+STYLES: tuple[str, ...] = ("", " Answer in two sentences.", " Keep it short.", " Use simple words.")
+
+_DEV_OF_100 = 4
+
+# Pairs that a topic is the first of, for each pair template.
+PARTNERS = 24
 
 
-def is_held_out(topic: str) -> bool:
-    """Whether no training text is drawn for ``topic``."""
-    return int.from_bytes(hashlib.sha256(topic.encode()).digest()[:4], "big") % 100 < _HELD_OUT_OF_100
+class Topics(enum.Enum):
+    """Whose questions: what text is drawn for, what choices are made on, what is measured once at the end."""
+
+    TRAIN = "train"
+    DEV = "dev"
+    BLIND = "blind"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The topics of the set. No topic is in two; a dev topic is one by its hash, whatever else is listed."""
+        if self is Topics.BLIND:
+            return BLIND_TOPICS
+        return tuple(topic for topic in TOPICS if _is_dev(topic) == (self is Topics.DEV))
 
 
-def questions(seed: int, *, held_out: bool) -> list[str]:
-    """Every question of the training topics, or of the held-out ones, in an order that ``seed`` gives."""
-    topics = [topic for topic in TOPICS if is_held_out(topic) == held_out]
+def _is_dev(topic: str) -> bool:
+    return int.from_bytes(hashlib.sha256(topic.encode()).digest()[:4], "big") % 100 < _DEV_OF_100
+
+
+def questions(seed: int, which: Topics, *, partners: int) -> list[str]:
+    """Every question about the topics of a set, in an order that ``seed`` gives; ``partners``: pairs of a topic."""
+    topics = which.names
     shuffled = random.Random(seed)
-    singles = [template.format(topic) for topic in topics for template in TEMPLATES]
+    singles = [template.format(topic) + style for topic in topics for template in TEMPLATES for style in STYLES]
     pairs = [
-        template.format(first, second)
+        template.format(first, second) + shuffled.choice(STYLES)
         for template in PAIR_TEMPLATES
         for first in topics
-        for second in shuffled.sample(topics, min(8, len(topics)))
+        for second in shuffled.sample(topics, min(partners, len(topics)))
         if first != second
     ]
-    both = singles + pairs
+    both = list(dict.fromkeys(singles + pairs))
     shuffled.shuffle(both)
     return both
 
@@ -118,6 +182,41 @@ _REPLACE = (
 )
 _LAST = ("Repeat only the last sentence of this text:\n{}", "Repeat only the first sentence of this text:\n{}")
 _UPPER = ("Write this sentence twice:\n{}", "Write this in capital letters:\n{}")
+
+
+# Sentences that no drawn text is made of: the editing tasks of the two held-out sets are over these.
+_DEV_SENTENCES = (
+    "A river is a body of water that flows from one place to another.",
+    "The old lighthouse keeper walked down to the harbour every morning.",
+    "Honey is sweet and golden.",
+    "The children built a small boat out of paper and wood.",
+    "It sailed across the pond until the evening came.",
+    "Bread is made of flour, water and salt.",
+    "A good friend listens and helps when things are hard.",
+    "Every spring the farmer plants new seeds in the field behind the barn.",
+    "The bus was late because the road was covered with snow.",
+    "Anna found an old map in the attic of her house.",
+    "Plants need light, air and water to grow.",
+    "The museum opens at nine and closes at six.",
+)
+_BLIND_SENTENCES = (
+    "The shepherd counted his flock twice before the storm arrived.",
+    "Coral grows slowly in warm and shallow water.",
+    "My aunt repairs violins in a small shop near the station.",
+    "A compass points to the north because the earth is magnetic.",
+    "They carried the heavy table up four flights of stairs.",
+    "Most owls hunt at night and sleep during the day.",
+    "The teacher wrote three questions on the board.",
+    "Nobody in the village remembered who had built the wall.",
+    "Steam pushed the piston and the wheel began to turn.",
+    "Please close the window before you leave the room.",
+    "The soup tasted better after it had cooked for an hour.",
+    "Two foxes crossed the frozen lake without a sound.",
+    "A marathon is a long race through the streets of a city.",
+    "Her brother collects stamps from countries that no longer exist.",
+    "The gardener waters the roses early in the morning.",
+    "Glass is made from sand that has been melted in a furnace.",
+)
 
 
 def edit(sentences: Sequence[str], draw: random.Random) -> tuple[str, str]:
@@ -137,3 +236,35 @@ def edit(sentences: Sequence[str], draw: random.Random) -> tuple[str, str]:
     if draw.random() < 0.7:
         return _UPPER[0].format(sentences[0]), f"{sentences[0]} {sentences[0]}"
     return _UPPER[1].format(sentences[0]), sentences[0].upper()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSet:
+    """Prompts that acceptance is measured on: questions about held-out topics, and editing tasks."""
+
+    questions: tuple[str, ...]
+    edits: tuple[str, ...]
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """All of them, questions first."""
+        return self.questions + self.edits
+
+
+def prompt_set(which: Topics) -> PromptSet:
+    """The prompts of a held-out set, three questions for each editing task as drawn from fixed seeds."""
+    sentences, count, seed = {Topics.DEV: (_DEV_SENTENCES, 48, 11), Topics.BLIND: (_BLIND_SENTENCES, 72, 12)}[which]
+    draw = random.Random(seed)
+    edits: dict[str, None] = {}
+    while len(edits) < count // 3:
+        edits[edit(draw.sample(sentences, draw.randint(1, 3)), draw)[0]] = None
+    return PromptSet(tuple(questions(seed, which, partners=PARTNERS)[:count]), tuple(edits))
+
+
+# Where a set lies beside the model.
+FILES = {Topics.DEV: "held_out_prompts.json", Topics.BLIND: "blind_prompts.json"}
+
+
+def as_json(which: Topics) -> str:
+    """The prompts of a set, as its file has them."""
+    return json.dumps(asdict(prompt_set(which)), indent=2) + "\n"

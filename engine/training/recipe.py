@@ -1,13 +1,14 @@
 """The whole recipe, phase after phase. Each phase spends its seconds, leaves a checkpoint, and is skipped when its
 result is there already: a run that was killed goes on where it was.
 
-    text        SmolLM2 answers questions (`prompts`), a few minutes of a GPU
+    text        SmolLM2 answers questions (`prompts`), a few minutes of a GPU; some of them are held-out topics'
     vocabulary  a BPE of 2048 tokens over that text
     target      the hybrid decoder, from random weights
     quantised   a little more, with every projection rounded to NVFP4
+    sharpen     one factor on the target's logits, where its law leaves more open than `LARGEST_ENTROPY`
     own_text    the quantised target answers the same questions: what the draft is trained on
-    draft       the DFlash2 draft over the frozen target
-    export      models/quasar-tiny/{target,draft}
+    draft       the DFlash2 draft over the frozen target, on the target's own text and a little of the teacher's
+    export      the prompts that acceptance is measured on, and what the run was
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -37,19 +38,24 @@ from engine.training.row_models import TargetRows, TeacherRows
 from engine.training.sizes import IM_END, VOCAB, draft_config, target_config
 from engine.training.target import Target
 
-TEACHER_LAW = Law(temperature=0.6)
+# Little chance in the teacher's text: what is learnt is then worth drawing from at T = 1.
+TEACHER_LAW = Law(temperature=0.3)
 OWN_LAW = Law(temperature=1.0, top_k=20, top_p=0.95)
 
-# So small a model wanders when it draws from all that it learnt: its T = 1 is this much of what training came to. The
-# draft spreads its probability more than the target does; its factor was chosen on texts of the target's own.
-TEMPERATURE = 0.5
-DRAFT_SHARPNESS = 1.3
+# The most that the stored target's law of use may leave open, nats a token on held-out answers: what a law of more
+# leaves open is sharpened until it does not. No acceptance is looked at for it.
+LARGEST_ENTROPY = 0.5
+_TEMPERATURES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 
 # Longest answers, in the drawing model's tokens.
-_TEACHER_ANSWER, _OWN_ANSWER = 230, 320
+_TEACHER_ANSWER, _OWN_ANSWER = 170, 260
+_LONGEST_QUESTION = 400  # characters
 _MARK = "\x01"
-_HELD_OUT_SHARE = 100  # one of so many conversations on training topics is held out too
+_ENTROPY_TEXTS = 400
 _VOCABULARY_TEXTS = 40_000
+_HELD_OUT_QUESTIONS = 1500
+# Held-out conversations that are kept beside the model, for `measure`.
+_HELD_OUT_KEPT = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +66,17 @@ class Plan:
     teacher: Path
     device: str
     seed: int = 1
-    text_seconds: float = 125.0
-    target_seconds: float = 230.0
+    text_seconds: float = 160.0
+    target_seconds: float = 270.0
     quantised_seconds: float = 45.0
-    own_text_seconds: float = 12.0
-    draft_seconds: float = 90.0
-    rows: int = 4096
+    own_text_seconds: float = 40.0
+    draft_seconds: float = 190.0
+    rows: int = 8192
     tokens_a_step: int = 32_768
     draft_tokens_a_step: int = 16_384
     max_steps: int | None = None
     questions: int | None = None
+    eager: bool = False
     vocab: int = VOCAB
     target_sizes: Mapping[str, Any] = field(default_factory=target_config)
     draft_sizes: Mapping[str, Any] = field(default_factory=draft_config)
@@ -90,7 +97,9 @@ class Recipe:
         torch.manual_seed(plan.seed)
         if plan.device == "cuda":
             torch.set_float32_matmul_precision("high")
-        self._text, self._own = plan.work / "text.jsonl.gz", plan.work / "own.jsonl.gz"
+        self._text, self._held_out = plan.work / "text.jsonl.gz", plan.work / "held_out.jsonl.gz"
+        self._own, self._own_held_out = plan.work / "own.jsonl.gz", plan.work / "own_held_out.jsonl.gz"
+        self._graphs = plan.device == "cuda" and not plan.eager
 
     def run(self) -> None:
         """Every phase that is not done yet."""
@@ -99,6 +108,7 @@ class Recipe:
             self.vocabulary,
             self.target,
             self.quantised,
+            self.sharpen,
             self.own_text,
             self.draft,
             self.export,
@@ -115,7 +125,8 @@ class Recipe:
             return
         file = read_gguf(plan.teacher)
         tokenizer = tokenizer_from_gguf(file.metadata, str(plan.teacher))
-        questions = prompts.questions(plan.seed, held_out=False)[: plan.questions]
+        asked_for = self._asked_for()
+        questions = [*asked_for[prompts.Topics.DEV], *asked_for[prompts.Topics.TRAIN]]
         # Rendering a template takes milliseconds: once, around a mark.
         before, after = tokenizer.chat_prompt([{"role": "user", "content": _MARK}]).split(_MARK)
         whole = [tokenizer.encode(f"{before}{one}{after}") for one in questions]
@@ -128,25 +139,41 @@ class Recipe:
         loop = DecodeLoop(model, asked, plan.rows, limit=limit, end=end, law=TEACHER_LAW, device=plan.device)
         drawn, count = loop.run(plan.text_seconds, plan.max_steps and 6 * plan.max_steps)
         self.journal.write(phase="text", drawn_tokens=count, finished=len(drawn))
-        bytes_of = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-        answers = [b"".join(map(bytes_of.__getitem__, one.token_ids)).decode(errors="replace") for one in drawn]
-        kept = text.clean(
-            text.Conversation(questions[one.prompt], answer) for one, answer in zip(drawn, answers, strict=True)
+        kept = text.decoded(
+            [(questions[one.prompt], one.token_ids) for one in drawn],
+            [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)],
         )
-        everything = text.with_edits(kept, plan.seed)
-        self.journal.write(
-            phase="text",
-            kept=len(kept),
-            conversations=len(everything),
-            characters=sum(len(c.answer) for c in everything),
-        )
-        text.write(everything, self._text)
+        for path, which in ((self._held_out, prompts.Topics.DEV), (self._text, prompts.Topics.TRAIN)):
+            theirs = set(asked_for[which])
+            own = text.with_edits([one for one in kept if one.question in theirs], plan.seed)
+            self.journal.write(
+                phase="text", topics=which.value, conversations=len(own), characters=sum(len(one.answer) for one in own)
+            )
+            text.write(own, path)
+
+    @cached_property
+    def _conversations(self) -> list[text.Conversation]:
+        """The training text."""
+        return text.read(self._text)
+
+    def _asked_for(self) -> dict[prompts.Topics, list[str]]:
+        """The questions of the two sets that text is drawn for."""
+        limits = {prompts.Topics.DEV: _HELD_OUT_QUESTIONS, prompts.Topics.TRAIN: None}
+        return {
+            which: prompts.questions(self.plan.seed, which, partners=prompts.PARTNERS)[:limit][: self.plan.questions]
+            for which, limit in limits.items()
+        }
 
     def vocabulary(self) -> None:
         """Train the tokenizer."""
         if (self.target_folder / "tokenizer.json").exists():
             return
-        some = text.read(self._text)[:_VOCABULARY_TEXTS]
+        kept = [[one.question, one.answer] for one in text.read(self._held_out)[:_HELD_OUT_KEPT]]
+        self.target_folder.mkdir(parents=True, exist_ok=True)
+        (self.model_folder / "held_out_text.jsonl").write_text(
+            "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in kept), encoding="utf-8"
+        )
+        some = self._conversations[:_VOCABULARY_TEXTS]
         texts = (f"{one.question}\n{one.answer}" for one in some)
         vocabulary.save(vocabulary.train(texts, self.plan.vocab), self.target_folder)
 
@@ -177,28 +204,62 @@ class Recipe:
         optimise(
             phase,
             target.named_parameters(),
-            losses.target_loss(target, train, plan.tokens_a_step, quantised=quantised),
+            lambda: train.draw(plan.tokens_a_step).inputs,
+            losses.target_loss(target, quantised=quantised),
             self.journal,
             lambda: checkpoints.save_parts(target.state_dict(), plan.work, phase.name, torch.float16),
+            graphs=self._graphs,
         )
         if quantised:
             checkpoints.export_target(target, plan.target_sizes, self.target_folder)
             checkpoints.load_exported(target, self.target_folder)
         loss = losses.held_out_loss(target, held_out.in_order(plan.tokens_a_step)[:40])
-        self.journal.write(phase=phase.name, held_out_loss=round(loss, 4))
+        beside = Batches(
+            vocabulary.encode(self.tokenizer, text.read_lines(self.model_folder / "held_out_text.jsonl")),
+            plan.device,
+            packed=False,
+        )
+        target.compute = torch.float32  # the text beside the model, as it is measured later
+        self.journal.write(
+            phase=phase.name,
+            held_out_loss=round(loss, 4),
+            held_out_text_loss=round(losses.held_out_loss(target, beside.in_order(plan.tokens_a_step)), 4),
+            held_out_text_tokens=beside.num_tokens,
+        )
         (plan.work / f"{phase.name}.done").touch()
 
     # ---- draft ------------------------------------------------------------------------------------------------------
 
+    def sharpen(self) -> None:
+        """Divide the target's logits by the highest temperature that leaves no more open than `LARGEST_ENTROPY`."""
+        done = self.plan.work / "sharpen.done"
+        if done.exists():
+            return
+        target = self.exported_target()
+        conversations = text.read(self._held_out)[:_ENTROPY_TEXTS]
+        batches = Batches(vocabulary.encode(self.tokenizer, conversations), self.plan.device, packed=False)
+        entropies = {
+            temperature: losses.cut_entropy(target, batches.in_order(self.plan.tokens_a_step), 1 / temperature)
+            for temperature in _TEMPERATURES
+        }
+        chosen = next((t for t, entropy in entropies.items() if entropy <= LARGEST_ENTROPY), _TEMPERATURES[-1])
+        if chosen != 1.0:
+            checkpoints.sharpen(self.target_folder, "model.norm.weight", 1 / chosen, offset=1.0)
+        self.journal.write(
+            phase="sharpen", entropies={str(t): round(e, 4) for t, e in entropies.items()}, chosen=chosen
+        )
+        done.touch()
+
     def own_text(self) -> None:
-        """The target's own answers: half of the rows greedy, half drawn as drafts will be verified."""
+        """The target's own answers: a third of the rows greedy, the others drawn as drafts will be verified."""
         plan = self.plan
         if self._own.exists():
             return
         target, tokenizer = self.exported_target(), self.tokenizer
-        conversations = text.read(self._text)
-        questions = list(dict.fromkeys(one.question for one in conversations if len(one.question) < 400))
+        held_out = _short_questions(text.read(self._held_out))[:_HELD_OUT_QUESTIONS]
+        questions = _short_questions(self._conversations)
         random.Random(plan.seed + 1).shuffle(questions)
+        questions = [*held_out, *questions]
         asked = [ids for ids, _ in vocabulary.encode(tokenizer, [text.Conversation(one, "") for one in questions])]
         limit = max(map(len, asked)) + _OWN_ANSWER
         law = Law(OWN_LAW.temperature, OWN_LAW.top_k, OWN_LAW.top_p, greedy_rows=plan.rows // 3)
@@ -208,7 +269,10 @@ class Recipe:
         self.journal.write(phase="own_text", drawn_tokens=count, finished=len(drawn))
         answers = tokenizer.decode_batch([one.token_ids for one in drawn])
         found = [text.Conversation(questions[one.prompt], answer) for one, answer in zip(drawn, answers, strict=True)]
-        text.write([one for one in found if one.answer.strip()], self._own)
+        found = [one for one in found if one.answer.strip()]
+        aside = set(held_out)
+        text.write([one for one in found if one.question in aside], self._own_held_out)
+        text.write([one for one in found if one.question not in aside], self._own)
 
     def draft(self) -> None:
         """Train the draft over the frozen target, and export it."""
@@ -217,53 +281,64 @@ class Recipe:
             return
         target, draft = self.exported_target(), self.new_draft()
         checkpoints.load_parts(draft, plan.work, "draft")
-        theirs, held_out = self._split(self._own, plan.seed)
-        given, _ = self._split(self._text, plan.seed)
-        random.Random(plan.seed).shuffle(given)
-        mixed = theirs + given[: max(8, len(theirs) // 3)]
-        train = Batches(vocabulary.encode(self.tokenizer, mixed), plan.device)
+        theirs = text.read(self._own)
+        some = random.Random(plan.seed).sample(self._conversations, min(len(self._conversations), 8 + len(theirs) // 8))
+        train = Batches(vocabulary.encode(self.tokenizer, theirs + some), plan.device)
         generator = torch.Generator().manual_seed(plan.seed)
+        block = draft.config.block_size
         self.journal.write(
             phase="draft", tokens=train.num_tokens, parameters=sum(p.numel() for p in draft.parameters())
         )
+
+        def draw() -> tuple[torch.Tensor, ...]:
+            first = torch.randint(1, block + 1, (), generator=generator)
+            return (*train.draw(plan.draft_tokens_a_step).inputs, first.to(plan.device))
+
         optimise(
             Phase("draft", plan.draft_seconds, 2e-3, weight_decay=0.05, max_steps=plan.max_steps),
             draft.named_parameters(),
-            losses.draft_loss(draft, target, train, plan.draft_tokens_a_step, generator=generator),
+            draw,
+            losses.draft_loss(draft, target),
             self.journal,
             lambda: checkpoints.save_parts(draft.state_dict(), plan.work, "draft", torch.float16),
+            graphs=self._graphs,
         )
         checkpoints.export_draft(draft, plan.draft_sizes, self.draft_folder)
-        batches = Batches(vocabulary.encode(self.tokenizer, held_out), plan.device, packed=False)
-        drawn, greedy = losses.expected_acceptance(draft, target, batches.in_order(plan.draft_tokens_a_step)[:20])
+        checkpoints.load_exported_draft(draft, self.draft_folder)
+        held_out = Batches(vocabulary.encode(self.tokenizer, text.read(self._own_held_out)), plan.device, packed=False)
+        drawn, greedy = losses.expected_acceptance(draft, target, held_out.in_order(plan.draft_tokens_a_step)[:20])
         self.journal.write(phase="draft", emitted_estimate=round(drawn, 3), emitted_estimate_greedy=round(greedy, 3))
         (plan.work / "draft.done").touch()
 
     def export(self) -> None:
-        """Sharpen both models, and write what the run was: digests, counts, the held-out topics."""
+        """Write what acceptance is measured on, and what the run was: digests, the held-out topics."""
         plan = self.plan
         if (plan.work / "record.json").exists():
             return
-        # One factor for what the draft is verified against and for what it offers, and a little more for the latter.
-        checkpoints.sharpen(self.target_folder, "model.norm.weight", 1 / TEMPERATURE, offset=1.0)
-        checkpoints.sharpen(self.draft_folder, "norm.weight", DRAFT_SHARPNESS / TEMPERATURE, offset=0.0)
+        for which, name in prompts.FILES.items():
+            (self.model_folder / name).write_text(prompts.as_json(which), encoding="utf-8")
         record = {
             "seed": plan.seed,
             "text_sha256": hashlib.sha256(self._text.read_bytes()).hexdigest(),
             "own_text_sha256": hashlib.sha256(self._own.read_bytes()).hexdigest(),
-            "held_out_topics": sorted(topic for topic in prompts.TOPICS if prompts.is_held_out(topic)),
+            "held_out_topics": {which.value: which.names for which in prompts.FILES},
         }
         (plan.work / "record.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
     # ---- what the phases share --------------------------------------------------------------------------------------
 
     @property
+    def model_folder(self) -> Path:
+        """What becomes models/quasar-tiny."""
+        return self.plan.work / "quasar-tiny"
+
+    @property
     def target_folder(self) -> Path:
-        return self.plan.work / "quasar-tiny" / "target"
+        return self.model_folder / "target"
 
     @property
     def draft_folder(self) -> Path:
-        return self.plan.work / "quasar-tiny" / "draft"
+        return self.model_folder / "draft"
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -300,19 +375,16 @@ class Recipe:
 
     @cached_property
     def _batches(self) -> tuple[Batches, Batches]:
-        train, held_out = self._split(self._text, self.plan.seed)
         encode: Callable[..., list[tuple[list[int], list[int]]]] = vocabulary.encode
         return (
-            Batches(encode(self.tokenizer, train), self.plan.device),
-            Batches(encode(self.tokenizer, held_out), self.plan.device, packed=False),
+            Batches(encode(self.tokenizer, self._conversations), self.plan.device),
+            Batches(encode(self.tokenizer, text.read(self._held_out)), self.plan.device, packed=False),
         )
 
-    @staticmethod
-    def _split(path: Path, seed: int) -> tuple[list[text.Conversation], list[text.Conversation]]:
-        """Training conversations and held-out ones (of other answers, not of other topics)."""
-        everything = text.read(path)
-        count = max(1, min(2000, len(everything) // _HELD_OUT_SHARE))
-        return everything[count:], everything[:count]
+
+def _short_questions(conversations: Sequence[text.Conversation]) -> list[str]:
+    """Each question once, in their order, but for the longest editing tasks."""
+    return list(dict.fromkeys(one.question for one in conversations if len(one.question) < _LONGEST_QUESTION))
 
 
 def _common_beginning(texts: list[list[int]]) -> list[int]:

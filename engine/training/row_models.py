@@ -9,6 +9,7 @@ from engine.model.decoder import rope_table
 from engine.model.gguf_file import GgufFile, dequantize
 from engine.model.hybrid_config import LayerKind
 from engine.model.weights_gguf import llama_config
+from engine.training.decode_attention import decode_attention
 from engine.training.gdn import l2_norm
 from engine.training.target import AttentionMixer, GdnMixer, Layer, Target, rotate
 
@@ -42,7 +43,6 @@ class TeacherRows:
         shape = (config.num_layers, 2, rows, config.num_kv_heads, length, config.head_dim)
         self._cache = torch.zeros(shape, device=device, dtype=dtype)
         self._row = torch.arange(rows, device=device)
-        self._column = torch.arange(length, device=device)
         with torch.no_grad():
             for position, token in enumerate(beginning):
                 at = torch.full((rows,), position, device=device)
@@ -53,8 +53,6 @@ class TeacherRows:
         config, rows = self._config, len(tokens)
         x = self._embedding[tokens]
         turn = self._turn[positions][:, None]  # [B, 1, D / 2, 2]
-        hidden = (self._column > positions[:, None])[:, None, None]
-        group = config.num_heads // config.num_kv_heads
         for index, layer in enumerate(self._layers):
             qkv = torch_functional.linear(self._norm(x, layer["attn_norm"]), layer["qkv"])
             heads = qkv.view(rows, -1, config.head_dim)
@@ -62,10 +60,8 @@ class TeacherRows:
             keys, values = self._cache[index].unbind()
             keys[self._row, :, positions] = _turned(key, turn)
             values[self._row, :, positions] = value
-            query = _turned(query, turn).view(rows, config.num_kv_heads, group, config.head_dim)
-            scores = (query @ keys.mT).float() * config.head_dim**-0.5
-            weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1).to(x.dtype)
-            x = x + torch_functional.linear((weights @ values).view(rows, -1), layer["attn_output"])
+            attended = decode_attention(_turned(query, turn), keys, values, positions, config.head_dim**-0.5)
+            x = x + torch_functional.linear(attended.view(rows, -1), layer["attn_output"])
             gate, up = torch_functional.linear(self._norm(x, layer["ffn_norm"]), layer["gate_up"]).chunk(2, dim=-1)
             x = x + torch_functional.linear(torch_functional.silu(gate) * up, layer["ffn_down"])
         return torch_functional.linear(self._norm(x, self._output_norm), self._head)
@@ -96,7 +92,7 @@ class TargetRows:
         self._state = torch.zeros(recurrent, rows, gdn.value_heads, gdn.key_dim, gdn.value_dim, device=device)
         shape = (full, 2, rows, attention.num_kv_heads, length, attention.head_dim)
         self._cache = torch.zeros(shape, device=device, dtype=dtype)
-        self._row, self._column = torch.arange(rows, device=device), torch.arange(length, device=device)
+        self._row = torch.arange(rows, device=device)
 
     def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """See `RowModel`."""
@@ -146,8 +142,5 @@ class TargetRows:
         keys, values = self._cache[index].unbind()
         keys[self._row, :, positions] = rotate(key, turn).to(keys.dtype)
         values[self._row, :, positions] = value.to(values.dtype)
-        query = rotate(query, turn).to(x.dtype).view(len(x), sizes.num_kv_heads, -1, sizes.head_dim)
-        scores = (query @ keys.mT).float() * sizes.head_dim**-0.5
-        later = (self._column > positions[:, None])[:, None, None]
-        weights = scores.masked_fill(later, -torch.inf).softmax(dim=-1).to(x.dtype)
-        return mixer.leave((weights @ values).flatten(1, 2), gate)
+        query = rotate(query, turn).to(x.dtype)
+        return mixer.leave(decode_attention(query, keys, values, positions, sizes.head_dim**-0.5), gate)

@@ -256,8 +256,11 @@ class Target(nn.Module):
 
 def dequantise(codes: torch.Tensor, scales: torch.Tensor, global_scale: torch.Tensor) -> torch.Tensor:
     """What `nvfp4.quantize` gave, as numbers [n, k]."""
-    table = torch.tensor(nvfp4.VALUES, device=codes.device)
-    return table[codes.long()] * scales.float().repeat_interleave(nvfp4.BLOCK, dim=1) * global_scale
+    return (
+        nvfp4.code_values(codes.device)[codes.long()]
+        * scales.float().repeat_interleave(nvfp4.BLOCK, dim=1)
+        * global_scale
+    )
 
 
 def rotate(heads: torch.Tensor, table: torch.Tensor) -> torch.Tensor:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from engine.training import prompts
 
 # Editing tasks for each hundred kept replies.
-_EDITS_PER_100 = 14
+_EDITS_PER_100 = 20
 _SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 
 
@@ -38,14 +41,28 @@ def is_sound(answer: str) -> bool:
     return not phrases or max(phrases.values()) <= max(3, len(words) // 20)
 
 
-def clean(conversations: Iterable[Conversation]) -> list[Conversation]:
-    """Those that are sound, each text once."""
-    kept: dict[tuple[str, str], Conversation] = {}
-    for conversation in conversations:
-        answer = conversation.answer.strip()
-        if is_sound(answer):
-            kept[conversation.question, answer] = Conversation(conversation.question, answer)
-    return list(kept.values())
+def decoded(drawn: Sequence[tuple[str, list[int]]], token_bytes: Sequence[bytes]) -> list[Conversation]:
+    """The sound ones of drawn replies (question, token ids), each text once; worked out in a few processes."""
+    parts = [drawn[at : at + _CHUNK] for at in range(0, len(drawn), _CHUNK)]
+    # Forked, so that the table and the imports are there; nothing in a child touches a device.
+    with ProcessPoolExecutor(
+        min(_WORKERS, len(os.sched_getaffinity(0))), get_context("fork"), _take_table, (token_bytes,)
+    ) as pool:
+        found = [one for part in pool.map(_sound, parts) for one in part]
+    return list(dict.fromkeys(found))
+
+
+_CHUNK, _WORKERS = 4000, 8
+_TABLE: list[bytes] = []  # of a worker process
+
+
+def _take_table(token_bytes: Sequence[bytes]) -> None:
+    _TABLE[:] = token_bytes
+
+
+def _sound(drawn: Sequence[tuple[str, list[int]]]) -> list[Conversation]:
+    answers = [(question, b"".join(map(_TABLE.__getitem__, ids)).decode(errors="replace")) for question, ids in drawn]
+    return [Conversation(question, answer.strip()) for question, answer in answers if is_sound(answer.strip())]
 
 
 def with_edits(conversations: Sequence[Conversation], seed: int) -> list[Conversation]:
@@ -73,3 +90,8 @@ def read(path: Path) -> list[Conversation]:
     """What `write` wrote."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         return [Conversation(*json.loads(line)) for line in file]
+
+
+def read_lines(path: Path) -> list[Conversation]:
+    """The same out of a file that is not compressed."""
+    return [Conversation(*json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -56,7 +56,9 @@ def write_text(work: Path, count: int = 300) -> None:
     def words(number: int) -> str:
         return " ".join(draw.choice(_WORDS) for _ in range(number))
 
-    text.write([text.Conversation(words(4), words(draw.randint(6, 30))) for _ in range(count)], work / "text.jsonl.gz")
+    made = [text.Conversation(words(4), words(draw.randint(6, 30))) for _ in range(count)]
+    text.write(made[2:], work / "text.jsonl.gz")
+    text.write(made[:2], work / "held_out.jsonl.gz")
 
 
 def run(work: Path, **changes: Any) -> Recipe:
