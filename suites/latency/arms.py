@@ -1,7 +1,7 @@
 """The arms and prompts as data: read, checked, frozen.
 
-Arms of one model share a process, which costs seconds to start: it makes one engine after the other, each for all the
-arms that want it. A repeat of each of them is still a process of its own.
+Arms of one model and device share a process, which costs seconds to start: it makes one engine after the other, each
+for all the arms that want it. A repeat of each of them is still a process of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Arm:
     Paths (``model``, ``draft_model``) are relative to the repository's root. ``fp32_logits`` is the precision of the
     head, ``context_pipeline`` and ``context_kv_graph`` the draft context's options, as in ``EngineConfig``.
     ``control`` names the arm whose tokens this one must emit before its times may stand beside that arm's; "" where it
-    is its own control. ``batch`` prompts are generated at a time.
+    is its own control. ``batch`` prompts are generated at a time. ``tp`` ranks share the model, on CUDA a GPU each.
     """
 
     name: str
@@ -40,6 +40,8 @@ class Arm:
     context_pipeline: bool
     context_kv_graph: bool
     cuda_graphs: bool
+    tp: int
+    pad_heads: bool
     batch: int
     control: str
     temperature: float
@@ -75,6 +77,8 @@ ENGINE_FIELDS = (
     "context_pipeline",
     "context_kv_graph",
     "cuda_graphs",
+    "tp",
+    "pad_heads",
 )
 
 
@@ -85,10 +89,20 @@ def engine_of(arm: Arm) -> tuple[Any, ...]:
 
 def groups(arms: Mapping[str, Arm]) -> tuple[tuple[str, ...], ...]:
     """The arms that share a process, in the order in which they stand."""
-    found: dict[str, list[str]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for name, arm in arms.items():
-        found.setdefault(arm.model, []).append(name)
+        found.setdefault((arm.model, arm.device), []).append(name)
     return tuple(map(tuple, found.values()))
+
+
+def gpus_needed(arm: Arm) -> int:
+    """How many CUDA devices ``arm`` takes."""
+    return 0 if arm.device == "cpu" else arm.tp
+
+
+def runnable(arms: Mapping[str, Arm], gpus: int) -> dict[str, Arm]:
+    """The arms for which a machine with ``gpus`` CUDA devices has enough of them."""
+    return {name: arm for name, arm in arms.items() if gpus_needed(arm) <= gpus}
 
 
 def by_engine(arms: Iterable[Arm]) -> list[list[Arm]]:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from suites.latency.arms import groups, load_arms
+from suites.latency import gpus
+from suites.latency.arms import groups, load_arms, runnable
 from suites.latency.repeats import Repeat, run_once
 from suites.recording import Record
 
@@ -34,7 +35,8 @@ def model(native_library: str, record: Record) -> str:
 
 
 def _measure(arm: str) -> tuple[Repeat, ...]:
-    group = next(group for group in groups(load_arms()) if arm in group)
+    here = runnable(load_arms(), gpus.count())
+    group = next(group for group in groups(here) if arm in group)
     return _measure_group(group)[arm]
 
 

@@ -1,7 +1,7 @@
 """One repeat of arms that share a model, in a process of its own: ``python -m suites.latency.worker ARM...``.
 
-Prints a JSON list, one object an arm. ``--list`` prints which arms there are and which share a process, ``--fitness``
-why this process would be unfit for timing; both load nothing. ``--gap`` explains why two sides took different tokens.
+Prints a JSON list, one object an arm. ``--list`` prints which arms can run here and which share a process,
+``--fitness`` why this process would be unfit for timing; both load nothing. ``--gap`` explains why two sides took different tokens.
 ``--turns`` makes steps wait for their turn (see ``turns.py``); the waits stand beside the runs, times are as they were.
 """
 
@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suites import defects
-from suites.latency import delay, fitness, turns
-from suites.latency.arms import ARMS_FILE, ENGINE_FIELDS, Arm, by_engine, groups, load_arms, load_prompts
+from suites.latency import delay, fitness, gpus, turns
+from suites.latency.arms import ARMS_FILE, ENGINE_FIELDS, Arm, by_engine, groups, load_arms, load_prompts, runnable
+from suites.latency.ranks import measure_over_ranks
 
 if TYPE_CHECKING:
     from engine.llm import LLM
+    from engine.parallel.group import Group
     from suites.latency.turns import Turns
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,11 +45,18 @@ def measure(arms: Sequence[Arm], shared: Turns | None = None) -> list[dict[str, 
         delay.plant(percent)
     if shared is not None:
         turns.plant(shared)  # around the delay: a wait is no part of the step that is stretched
-    measured: list[tuple[Arm, dict[str, Any]]] = []
+    found: list[tuple[Arm, dict[str, Any]]] = []
     watched: list[str] = []
+    peaks: dict[str, int] = {}
     for wanted in by_engine(arms):
+        if wanted[0].tp > 1:
+            answers, reasons, peak = measure_over_ranks(wanted)
+            found += zip(wanted, answers, strict=True)
+            watched += reasons
+            peaks |= dict.fromkeys((arm.name for arm in wanted), peak)
+            continue
         llm = load(wanted[0], max(arm.batch for arm in wanted))
-        measured += [(arm, _measured(llm, arm, shared)) for arm in wanted]
+        found += [(arm, measured(llm, arm, shared)) for arm in wanted]
         watched += fitness.engine_reasons(llm)
         del llm
         gc.collect()  # the next engine shall not find this one's memory in use
@@ -56,12 +65,14 @@ def measure(arms: Sequence[Arm], shared: Turns | None = None) -> list[dict[str, 
     unfit = [*fitness.unfit_reasons(), *dict.fromkeys(watched), *fitness.library_reasons(loader.library_path())]
     if delay.VARIABLE in os.environ:
         unfit.append(f"planted delay: {percent:g} % of each round")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return [{"arm": arm.name, **found, "peak_rss_bytes": peak, "unfit": unfit} for arm, found in measured]
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return [
+        {"arm": arm.name, **answer, "peak_rss_bytes": peaks.get(arm.name, own), "unfit": unfit} for arm, answer in found
+    ]
 
 
-def load(arm: Arm, batch: int = 1) -> LLM:
-    """The engine that ``arm`` asks for, with room for ``batch`` sequences at a time."""
+def load(arm: Arm, batch: int = 1, group: Group | None = None) -> LLM:
+    """The engine that ``arm`` asks for (a rank's of ``group``), with room for ``batch`` sequences at a time."""
     # Here and not above: `--list`, `--fitness` and a wrong arm name answer without loading torch.
     from engine.config import EngineConfig, read_environment
     from engine.llm import LLM
@@ -74,10 +85,10 @@ def load(arm: Arm, batch: int = 1) -> LLM:
         kv_cache_tokens=batch * (CONTEXT + arm.draft_tokens + 1),
         **same,
     )
-    return LLM(config)
+    return LLM(config, group)
 
 
-def _measured(llm: LLM, arm: Arm, shared: Turns | None) -> dict[str, Any]:
+def measured(llm: LLM, arm: Arm, shared: Turns | None) -> dict[str, Any]:
     """The runs of one arm and, where turns are taken, every wait among them and the steps made without the other."""
     if shared is None:
         return {"runs": _runs(llm, arm)}
@@ -140,7 +151,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("arms", nargs="*", metavar="ARM", help="which arms to run once; --list names them")
     parser.add_argument("--arms-file", type=Path, default=ARMS_FILE, help="where the arms are defined")
     parser.add_argument("--fitness", action="store_true", help="print the reasons against timing this process, as JSON")
-    parser.add_argument("--list", action="store_true", help="print the arms and which of them share a process, as JSON")
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="print the arms that one process can run here, and which of them share one, as JSON",
+    )
     parser.add_argument("--gap", metavar="JSON", help="prompt, emitted ids and candidates: print their logits, as JSON")
     parser.add_argument(
         "--turns", metavar="IN,OUT", default="", help="descriptors through which the turn comes and goes"
@@ -158,14 +173,16 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(fitness.unfit_reasons()))
         return 0
     if options.list:
-        print(json.dumps({"protocol": PROTOCOL, "groups": groups(arms), "turns": True}))
+        # Arms over ranks take no turns: each of their ranks is a process of its own.
+        here = {name: arm for name, arm in runnable(arms, gpus.count()).items() if arm.tp == 1}
+        print(json.dumps({"protocol": PROTOCOL, "groups": groups(here), "turns": True}))
         return 0
     unknown = [name for name in options.arms if name not in arms]
     if unknown or not options.arms:
         known = f"choose from {', '.join(arms)}"
         parser.error(f"invalid choice: {unknown[0]!r}; {known}" if unknown else f"name an arm: {known}")
     chosen = [arms[name] for name in options.arms]
-    if len({arm.model for arm in chosen}) > 1:
+    if len({(arm.model, arm.device) for arm in chosen}) > 1:
         parser.error(f"{', '.join(options.arms)} want different models; --list says which arms share a process")
     if options.gap:
         print(json.dumps(gap(chosen[0], **json.loads(options.gap))))

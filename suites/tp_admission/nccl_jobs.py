@@ -103,34 +103,6 @@ def graph_answer(group: Group, config: EngineConfig, prompt: list[int], count: i
     return GraphAnswer(tokens, 0 if graphs is None else graphs.replayed)
 
 
-@dataclass(frozen=True, slots=True)
-class TimedText:
-    """One chat prompt's answer: tokens, why it ended, and the milliseconds of each round (prefill is outside)."""
-
-    token_ids: tuple[int, ...]
-    finish: str
-    round_ms: float
-    round_times_ms: tuple[float, ...]
-
-
-def timed_texts(group: Group, config: EngineConfig, prompts: list[str]) -> list[TimedText] | int:
-    """Every prompt twice, greedy to its own end; the second time counts: graphs are captured in the first."""
-    llm = LLM(config, group)
-    if group.rank:
-        return llm.follow()
-    texts = []
-    for prompt in prompts:
-        tokens = llm.chat_prompt(prompt)
-        llm.generate(tokens)
-        result = llm.generate(tokens)
-        assert result.round_ms is not None  # more than one token, or the prompt is no use here
-        texts.append(
-            TimedText(tuple(result.token_ids), str(result.finish_reason), result.round_ms, tuple(result.round_times_ms))
-        )
-    llm.close()
-    return texts
-
-
 def die_in_a_collective(group: Group, victim: int, pids: str) -> None:
     """Every rank writes its process id into the folder ``pids``; then ``victim`` is killed while the others add."""
     (Path(pids) / str(group.rank)).write_text(str(os.getpid()))

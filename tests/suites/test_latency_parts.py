@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from suites.latency import bench_llama_cpp as bench
-from suites.latency import delay
-from suites.latency.arms import ARMS_FILE, by_engine, groups, load_arms, load_prompts
+from suites.latency import delay, gpus
+from suites.latency.arms import ARMS_FILE, by_engine, gpus_needed, groups, load_arms, load_prompts, runnable
 from suites.latency.repeats import run_worker
 
 
@@ -18,7 +18,7 @@ def test_arms_take_defaults_and_override_them() -> None:
     arms = load_arms()
     assert arms["greedy-plain"].draft == "none"
     assert arms["greedy-lookup"].draft == "lookup"
-    assert {arm.prompts for arm in arms.values() if not arm.model} == {"short_chat"}
+    assert {arm.prompts for arm in arms.values() if not arm.model and arm.device == "cpu"} == {"short_chat"}
     assert len(load_prompts("short_chat")) == 3
 
 
@@ -39,9 +39,19 @@ def test_arms_of_one_model_share_a_process_and_those_alike_an_engine() -> None:
     arms = load_arms()
     shared = groups(arms)
     assert sorted(arm for group in shared for arm in group) == sorted(arms)
-    assert all(len({arms[name].model for name in group}) == 1 for group in shared)
+    assert all(len({(arms[name].model, arms[name].device) for name in group}) == 1 for group in shared)
     engines = [[arm.name for arm in alike] for alike in by_engine(arms[name] for name in shared[0])]
     assert engines == [["greedy-plain", "sampled-plain", "greedy-batch"], ["greedy-lookup", "sampled-lookup"]]
+
+
+def test_an_arm_needs_a_gpu_for_each_of_its_ranks() -> None:
+    arms = load_arms()
+    assert {name: needed for name, arm in arms.items() if (needed := gpus_needed(arm))} == {
+        "smollm2-gpu": 1,
+        "smollm2-two-gpus": 2,
+    }
+    assert set(arms) - set(runnable(arms, 1)) == {"smollm2-two-gpus"}
+    assert set(arms) - set(runnable(arms, 0)) == {"smollm2-gpu", "smollm2-two-gpus"}
 
 
 def test_a_control_must_be_an_arm(tmp_path: Path) -> None:
@@ -52,7 +62,8 @@ def test_a_control_must_be_an_arm(tmp_path: Path) -> None:
 
 
 def test_a_worker_lists_its_arms_without_loading_anything() -> None:
-    assert run_worker(["--list"])["groups"] == [list(group) for group in groups(load_arms())]
+    here = {name: arm for name, arm in runnable(load_arms(), gpus.count()).items() if arm.tp == 1}
+    assert run_worker(["--list"])["groups"] == [list(group) for group in groups(here)]
     with pytest.raises(AssertionError, match="greedy-plain, quasar-plain want different models"):
         run_worker(["greedy-plain", "quasar-plain"])
 
