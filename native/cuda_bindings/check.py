@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from native.checks import layout, not_broadcast, positive
 from native.cuda_bindings import launch
+
+__all__ = ["INT_MAX", "aligned", "output", "positive", "tensor"]
 
 INT_MAX = 2**31 - 1
 
@@ -25,24 +28,9 @@ def tensor(
     Raises:
         ValueError: naming the tensor, what was seen, what is allowed.
     """
-    allowed = dtypes if isinstance(dtypes, tuple) else (dtypes,)
-    if not isinstance(value, torch.Tensor):
-        raise ValueError(f"{name}: saw {type(value).__name__}, need a tensor")
-    if value.device.type != launch.device_type():
-        raise ValueError(f"{name}: saw device {value.device}, need {launch.device_type()} like the other arguments")
+    layout(name, value, dtypes, shape, device=launch.device_type(), contiguous=contiguous)
     if like is not None and value.device != like.device:
         raise ValueError(f"{name}: saw device {value.device}, need {like.device} like the other arguments")
-    if value.dtype not in allowed:
-        raise ValueError(f"{name}: saw dtype {value.dtype}, allowed {', '.join(map(str, allowed))}")
-    if value.dim() != len(shape) or any(
-        want is not None and seen != want for seen, want in zip(value.shape, shape, strict=True)
-    ):
-        wanted = ", ".join("any" if want is None else str(want) for want in shape)
-        raise ValueError(f"{name}: saw shape {tuple(value.shape)}, need [{wanted}]")
-    if contiguous and not value.is_contiguous():
-        raise ValueError(f"{name}: saw strides {value.stride()} for shape {tuple(value.shape)}, need contiguous")
-    if not contiguous and value.numel() > 0 and value.shape[-1] > 1 and value.stride(-1) != 1:
-        raise ValueError(f"{name}: saw strides {value.stride()}, the last dimension must be contiguous")
     if any(length > INT_MAX for length in value.shape):
         raise ValueError(f"{name}: saw shape {tuple(value.shape)}, a dimension may have at most {INT_MAX} elements")
 
@@ -60,15 +48,8 @@ def output(
     if value is None:
         return torch.empty(shape, dtype=dtype, device=like.device)
     tensor(name, value, dtype, shape, like=like, contiguous=contiguous)
-    if any(stride == 0 and length > 1 for stride, length in zip(value.stride(), value.shape, strict=True)):
-        raise ValueError(f"{name}: saw strides {value.stride()}: an output may not be broadcast")
+    not_broadcast(name, value)
     return value
-
-
-def positive(name: str, value: float) -> None:
-    """Refuse a number that is not finite and greater than zero."""
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name}: saw {value}, need a finite number greater than 0")
 
 
 def aligned(name: str, value: torch.Tensor, elements: int) -> None:
