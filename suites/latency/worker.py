@@ -1,7 +1,8 @@
 """One repeat of arms that share a model, in a process of its own: ``python -m suites.latency.worker ARM...``.
 
 Prints a JSON list, one object an arm. ``--list`` prints which arms can run here and which share a process,
-``--fitness`` why this process would be unfit for timing; both load nothing. ``--gap`` explains why two sides took different tokens.
+``--fitness`` why this process would be unfit for timing; both load nothing. ``--gap`` explains why two sides took
+different tokens.
 ``--turns`` makes steps wait for their turn (see ``turns.py``); the waits stand beside the runs, times are as they were.
 """
 
