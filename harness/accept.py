@@ -17,7 +17,8 @@ from harness.bundle import Bundle, scope_of
 from harness.comparability import differences, said
 from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import alone_in, utc_now, write_atomic, writing
-from harness.model import CaseStatus, OriginKind, Policy, Samples, ScopeEvidence
+from harness.model import CaseStatus, OriginKind, Samples, ScopeEvidence
+from harness.verdict import Policy
 
 SCHEMA = 1
 LEDGER = "ledger.jsonl"

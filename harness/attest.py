@@ -15,7 +15,8 @@ from typing import Any
 from harness.bundle import Bundle
 from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import json_bytes
-from harness.model import CaseOutcome, CaseRow, CaseStatus, ExitCode
+from harness.model import CaseStatus
+from harness.verdict import CaseOutcome, CaseRow, ExitCode
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"

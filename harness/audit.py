@@ -13,7 +13,8 @@ from harness.accept import LEDGER, read_ledger
 from harness.baseline import as_scope, load_file
 from harness.errors import HarnessError
 from harness.files import sha256_file
-from harness.model import Evidence, Quarantine
+from harness.model import Evidence
+from harness.verdict import Quarantine
 
 STALE_DAYS = 90
 

@@ -20,17 +20,9 @@ import msgspec
 from harness.codec import decode
 from harness.comparability import differences, is_asked_for
 from harness.errors import EvidenceError, UsageError, file_error
-from harness.model import (
-    CaseResult,
-    CaseStatus,
-    Evidence,
-    Metric,
-    Policy,
-    Samples,
-    ScopeEvidence,
-    TokenControl,
-)
+from harness.model import CaseResult, CaseStatus, Evidence, Metric, Samples, ScopeEvidence, TokenControl
 from harness.stats import median
+from harness.verdict import Policy
 
 SCHEMA = 1
 _NOT_KEPT = {"group", "rounds", "unfit"}  # long or of no use in a comparison

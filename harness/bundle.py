@@ -25,7 +25,8 @@ from harness.errors import EvidenceError, UsageError
 from harness.evidence import CARRIED_MANIFEST, SHARDS, read_scope
 from harness.files import json_bytes, sync_folder, write_new, writing
 from harness.gate import decide
-from harness.model import Comparison, Evidence, GateDecision, Origin, OriginKind, Policy, Quarantine, ScopeEvidence
+from harness.model import Evidence, Origin, OriginKind, ScopeEvidence
+from harness.verdict import Comparison, GateDecision, Policy, Quarantine
 
 SCHEMA = 1
 

@@ -25,11 +25,11 @@ from harness.ab import command as ab
 from harness.arguments import build_parser, split_arguments
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
-from harness.model import ExitCode
 from harness.power import command as power
 from harness.progress_line import ProgressLine
 from harness.run import ScopeRun, known_scopes, mark_not_run, run_scopes
 from harness.rundir import SCOPE_NAME, SUITES, new_run_id, open_run
+from harness.verdict import ExitCode
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

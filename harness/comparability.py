@@ -6,7 +6,8 @@ are; the rest is shown or, where it moves by itself, ignored. The lists are expl
 
 from __future__ import annotations
 
-from harness.model import Difference, Samples
+from harness.model import Samples
+from harness.verdict import Difference
 
 UNKNOWN = "unknown"
 

@@ -12,22 +12,8 @@ from collections.abc import Iterable, Mapping
 
 from harness.comparability import differences, other_device
 from harness.compare_numbers import compare_numbers
-from harness.model import (
-    CaseOutcome,
-    CaseResult,
-    CaseRow,
-    CaseStatus,
-    Comparison,
-    Difference,
-    Evidence,
-    MetricRow,
-    Origin,
-    OriginKind,
-    Policy,
-    Quarantine,
-    ScopeEvidence,
-    ScopeRow,
-)
+from harness.model import CaseResult, CaseStatus, Evidence, Origin, OriginKind, ScopeEvidence
+from harness.verdict import CaseOutcome, CaseRow, Comparison, Difference, MetricRow, Policy, Quarantine, ScopeRow
 
 JUDGE = 3  # raised when the same two pieces of evidence would be judged differently
 RENAME_LIMIT = 200  # beyond so many missing or new cases a suggestion would be a guess

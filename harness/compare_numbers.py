@@ -11,19 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.comparability import other_device, said, samples_obstacle
-from harness.model import (
-    Assume,
-    Better,
-    CaseResult,
-    Difference,
-    Metric,
-    MetricOutcome,
-    MetricRow,
-    Policy,
-    Samples,
-    ScopeEvidence,
-    TokenControl,
-)
+from harness.model import Assume, Better, CaseResult, Metric, Samples, ScopeEvidence, TokenControl
 from harness.pairs import control_log_ratios, control_spread, judge_pairs, steadiness
 from harness.sequential import least_spent, share
 from harness.stats import (
@@ -36,6 +24,7 @@ from harness.stats import (
     repeats_to_decide,
 )
 from harness.units import convert, same_dimension
+from harness.verdict import Difference, MetricOutcome, MetricRow, Policy
 
 CONVERSION_SLACK = 1e-12  # a unit conversion may round; equal units are compared bit by bit
 

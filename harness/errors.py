@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from harness.model import ExitCode
+from harness.verdict import ExitCode
 
 
 class HarnessError(Exception):

@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.errors import EvidenceError, UsageError
-from harness.model import ExitCode, OriginKind, Policy
+from harness.model import OriginKind
 from harness.run import known_scopes
+from harness.verdict import ExitCode, Policy
 
 if TYPE_CHECKING:
     from harness.bundle import Bundle
     from harness.carry import Carried
-    from harness.model import Comparison, Evidence, GateDecision
+    from harness.model import Evidence
     from harness.seal import Sealed, SealRequest
+    from harness.verdict import Comparison, GateDecision
 
 Show = Callable[[str], None]
 WIDEST = 120

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.errors import UsageError
-from harness.model import ExitCode
 from harness.rundir import SCOPE_NAME, new_run_id, open_run
+from harness.verdict import ExitCode
 
 Show = Callable[[str], None]
 FORMS = ("auto", "junit", "vllm-latency", "vllm-serve", "pytest-benchmark", "google-benchmark", "nvbench", "hyperfine")

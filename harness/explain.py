@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.comparability import said
-from harness.model import CaseRow, Comparison, MetricRow
+from harness.verdict import CaseRow, Comparison, MetricRow
 
 
 def explain(comparison: Comparison, part: str) -> str:

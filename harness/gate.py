@@ -10,20 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.compare import NOT_ASKED
-from harness.model import (
-    PYTEST_USAGE,
-    CaseOutcome,
-    CaseRow,
-    CaseStatus,
-    Comparison,
-    ExitCode,
-    GateDecision,
-    MetricOutcome,
-    MetricRow,
-    OriginKind,
-    Policy,
-    ScopeSummary,
-)
+from harness.model import PYTEST_USAGE, CaseStatus, OriginKind, ScopeSummary
+from harness.verdict import CaseOutcome, CaseRow, Comparison, ExitCode, GateDecision, MetricOutcome, MetricRow, Policy
 
 NAMED = 3
 _BAD_NUMBER = {

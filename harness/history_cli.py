@@ -8,7 +8,8 @@ from pathlib import Path
 
 from harness.errors import HarnessError, UsageError
 from harness.history import MARGIN_FLOOR, History, build_history
-from harness.model import Evidence, ExitCode
+from harness.model import Evidence
+from harness.verdict import ExitCode
 
 FORMS = ("text", "markdown", "html", "json", "csv", "wide")
 

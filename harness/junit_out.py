@@ -6,7 +6,8 @@ import importlib
 import re
 from typing import Any
 
-from harness.model import CaseOutcome, CaseRow, CaseStatus, Comparison, MetricOutcome, MetricRow
+from harness.model import CaseStatus
+from harness.verdict import CaseOutcome, CaseRow, Comparison, MetricOutcome, MetricRow
 
 _BAD_CASES = (CaseOutcome.BROKEN, CaseOutcome.MISSING, CaseOutcome.FLAKY)
 _BAD_NUMBERS = (MetricOutcome.WORSE, MetricOutcome.CHANGED, MetricOutcome.MISSING)

@@ -23,7 +23,7 @@ from typing import Any
 
 from harness.errors import UsageError, file_error
 from harness.files import utc_now
-from harness.model import ExitCode
+from harness.verdict import ExitCode
 
 SCHEMA = 1
 FOLDER_VARIABLE = "HARNESS_LEASE_DIR"

@@ -15,8 +15,8 @@ from harness.errors import UsageError
 from harness.gpu_processes import gpu_processes, refuse_foreign
 from harness.gpus import Gpu, choose, visible_gpus
 from harness.lease import CPU, DEFAULT_WAIT_S, Holder, Lease, acquire, gpu_resource, held, lease_folder
-from harness.model import ExitCode
 from harness.observe import Watch, wanted_resources
+from harness.verdict import ExitCode
 
 Say = Callable[[str], None]
 WAIT_TELL_S = 10.0

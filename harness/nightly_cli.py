@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from harness.errors import EvidenceError, HarnessError, UsageError
 from harness.files import write_atomic
 from harness.history_cli import find_bundles
-from harness.model import ExitCode
 from harness.nights import confirmed, judge_nights
+from harness.verdict import ExitCode
 
 if TYPE_CHECKING:
     from harness.bundle import Bundle

@@ -12,17 +12,8 @@ from dataclasses import dataclass
 
 from harness.compare import compare
 from harness.gate import regressed
-from harness.model import (
-    CaseOutcome,
-    CaseRow,
-    Comparison,
-    Evidence,
-    ExitCode,
-    GateDecision,
-    MetricOutcome,
-    MetricRow,
-    Policy,
-)
+from harness.model import Evidence
+from harness.verdict import CaseOutcome, CaseRow, Comparison, ExitCode, GateDecision, MetricOutcome, MetricRow, Policy
 
 NIGHTS_TO_CONFIRM = 2
 _GREEN = (ExitCode.OK, ExitCode.UNDECIDED)

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, median, median_low
 
-from harness.model import Interval, Samples
+from harness.model import Samples
 from harness.sequential import Look, interval_at, plan, planned_looks
+from harness.verdict import Interval
 
 OUTLIER_MADS = 5.0
 """A pair further from the median than this many median absolute deviations is pointed at. It is never left out."""

@@ -11,7 +11,8 @@ from datetime import date
 from pathlib import Path
 
 from harness.errors import EvidenceError, file_error
-from harness.model import IllegalRecord, Quarantine
+from harness.model import IllegalRecord
+from harness.verdict import Quarantine
 
 LONGEST_DAYS = 30
 MOST = 20

@@ -16,17 +16,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from harness.errors import EvidenceError, file_error
-from harness.model import (
-    Assume,
-    Better,
-    CaseResult,
-    CaseStatus,
-    IllegalRecord,
-    Metric,
-    Pairing,
-    Samples,
-    TokenControl,
-)
+from harness.model import Assume, Better, CaseResult, CaseStatus, IllegalRecord, Metric, Pairing, Samples, TokenControl
 
 SCHEMA = 1
 FILE_LIMIT = 1 << 30

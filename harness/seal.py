@@ -13,11 +13,12 @@ from harness.collect import collect, describe, scope_folders
 from harness.compare import JUDGE, compare
 from harness.errors import UsageError
 from harness.gate import decide
-from harness.model import Comparison, Evidence, GateDecision, Policy, Quarantine
+from harness.model import Evidence
 from harness.report.document import Document
 from harness.report.markdown import OVERFLOW_NAME
 from harness.rundir import locked, new_run_id
 from harness.shards import join_facts
+from harness.verdict import Comparison, GateDecision, Policy, Quarantine
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
-from harness.model import ExitCode
+from harness.verdict import ExitCode
 
 # Runs one command in a folder, with extra environment variables; gives the exit code and what was said.
 Call = Callable[[Path, list[str], dict[str, str]], tuple[int, str]]

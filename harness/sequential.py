@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.model import Interval
+from harness.verdict import Interval
 
 _SLACK = 1e-12
 FIRST_LOOK, LOOK_EVERY, MOST_PAIRS = 8, 2, 24

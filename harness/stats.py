@@ -11,7 +11,8 @@ import math
 from collections.abc import Sequence
 from itertools import accumulate
 
-from harness.model import Better, Interval, MetricOutcome
+from harness.model import Better
+from harness.verdict import Interval, MetricOutcome
 
 BOOTSTRAP_FROM = 20  # repeats a side; below it a percentile bootstrap is too narrow, and counting is cheap
 BOOTSTRAP_DRAWS = 10_000

@@ -18,11 +18,11 @@ from harness.ab.trees import Source
 from harness.collect import collect
 from harness.gpus import visible_gpus
 from harness.machine_cli import take_lease
-from harness.model import Comparison, ExitCode, MetricOutcome, MetricRow, Policy
 from harness.observe import Watch
 from harness.rundir import new_run_id
 from harness.seal import SealRequest, seal_run
 from harness.sequential import planned_looks
+from harness.verdict import Comparison, ExitCode, MetricOutcome, MetricRow, Policy
 
 Say = Callable[[str], None]
 

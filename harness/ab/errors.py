@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.errors import HarnessError
-from harness.model import ExitCode
+from harness.verdict import ExitCode
 
 
 class RepeatError(HarnessError):

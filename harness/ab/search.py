@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from harness.ab.trees import history, repository, resolve
 from harness.errors import UsageError
-from harness.model import ExitCode, MetricOutcome
+from harness.verdict import ExitCode, MetricOutcome
 
 if TYPE_CHECKING:
     from harness.ab.compare import Answer, Comparing

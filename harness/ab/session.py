@@ -13,10 +13,11 @@ from harness.ab.errors import RepeatError
 from harness.ab.figures import QUANTITIES, ROUND, samples_of
 from harness.ab.repeat import Repeat
 from harness.ab.same_work import SameWork, other_work
-from harness.model import MetricOutcome, Pairing, Samples
+from harness.model import Pairing, Samples
 from harness.pairs import control_log_ratios, control_spread, judge_pairs, later_over_earlier
 from harness.sequential import MOST_PAIRS, Plan, plan, planned_looks, share
 from harness.stats import decide
+from harness.verdict import MetricOutcome
 
 BASE, HEAD = "base", "head"
 TURNS, WHOLE = "rounds: base and head take turns", "processes: base, head, head, base"

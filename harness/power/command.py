@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import UsageError
-from harness.model import ExitCode
+from harness.verdict import ExitCode
 
 Say = Callable[[str], None]
 SAME = ("cpu.model", "cpu.count", "power.replicate")

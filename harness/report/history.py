@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from harness.history import History, Series, Step, Streak
-from harness.model import MetricOutcome
 from harness.nights import NIGHTS_TO_CONFIRM
 from harness.report.document import (
     Block,
@@ -27,6 +26,7 @@ from harness.report.document import (
 from harness.report.sections import figures
 from harness.report.sections import rows as shared
 from harness.report.words import METRIC_TONE, count, device_limits, listed, number, percent, quantity, visible
+from harness.verdict import MetricOutcome
 
 TREND_FIGURES = 12
 _REST = "the JSON or CSV form lists every point"

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.model import (
-    CaseOutcome,
-    CaseStatus,
-    Comparison,
-    Evidence,
-    ExitCode,
-    GateDecision,
-    MetricOutcome,
-    OriginKind,
-)
+from harness.model import CaseStatus, Evidence, OriginKind
 from harness.report.document import Count, Document, Fact, Tone, Verdict
 from harness.report.sections import changes, coverage, evidence, limits, timing
 from harness.report.sections.changes import Changes, tally
 from harness.report.sections.rows import Footnotes
 from harness.report.words import EXIT_MEANING, count, number, visible
+from harness.verdict import CaseOutcome, Comparison, ExitCode, GateDecision, MetricOutcome
 
 _WORDS = {
     ExitCode.OK: ("No regression", Tone.GOOD),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
-from harness.model import CaseOutcome, CaseStatus, ExitCode, MetricOutcome, Origin, OriginKind
+from harness.model import CaseStatus, Origin, OriginKind
 from harness.report.document import Tone
+from harness.verdict import CaseOutcome, ExitCode, MetricOutcome
 
 # Cf holds every character that reorders what a reader sees (U+202A to U+202E, U+2066 to U+2069, ...) and the zero-width
 # ones. Cc are control codes (an escape would drive a terminal), Cs lone surrogates, Zl and Zp line breaks.

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from harness.model import (
-    Better,
-    CaseResult,
-    CaseStatus,
-    Evidence,
-    Metric,
-    Origin,
-    Samples,
-    ScopeEvidence,
-    TokenControl,
-)
+from harness.model import Better, CaseResult, CaseStatus, Evidence, Metric, Origin, Samples, ScopeEvidence, TokenControl
 
 SHA = "a" * 64
 MACHINE = {"device_key": "cpu-x86-64", "cpu.model": "Some CPU", "cpu.count": "2", "native.sha256": "b" * 64}

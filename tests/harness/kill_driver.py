@@ -21,9 +21,9 @@ from harness.bundle import open_bundle
 from harness.collect import collect
 from harness.errors import EvidenceError
 from harness.files import sha256_file
-from harness.model import Policy
 from harness.rundir import open_run
 from harness.seal import SealRequest, seal_run
+from harness.verdict import Policy
 
 LIMIT = 300
 

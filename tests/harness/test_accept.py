@@ -17,7 +17,8 @@ from harness.baseline import encode_file, load_baseline, load_file
 from harness.bundle import Bundle, open_bundle
 from harness.errors import EvidenceError, HarnessError, UsageError
 from harness.files import sha256_file
-from harness.model import CaseStatus, Evidence, Origin, OriginKind, Policy, ScopeEvidence
+from harness.model import CaseStatus, Evidence, Origin, OriginKind, ScopeEvidence
+from harness.verdict import Policy
 from tests.harness.build import MACHINE, case, evidence, metric, samples, scope, tokens
 from tests.harness.conftest import call_here
 

@@ -8,23 +8,8 @@ import pytest
 
 from harness.comparability import differences
 from harness.compare import compare
-from harness.model import (
-    Better,
-    CaseOutcome,
-    CaseStatus,
-    Comparison,
-    Evidence,
-    Metric,
-    MetricOutcome,
-    MetricRow,
-    Origin,
-    OriginKind,
-    Policy,
-    Quarantine,
-    Samples,
-    ScopeEvidence,
-    TokenControl,
-)
+from harness.model import Better, CaseStatus, Evidence, Metric, Origin, OriginKind, Samples, ScopeEvidence, TokenControl
+from harness.verdict import CaseOutcome, Comparison, MetricOutcome, MetricRow, Policy, Quarantine
 from tests.harness.build import MACHINE, SHA, case, evidence, metric, samples, scope, tokens
 
 S = CaseStatus

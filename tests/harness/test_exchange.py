@@ -17,7 +17,7 @@ from harness import bag, zipped
 from harness.audit import Weight, audit
 from harness.bundle import open_bundle
 from harness.errors import EvidenceError, UsageError
-from harness.model import Quarantine
+from harness.verdict import Quarantine
 from tests.harness.build import case, evidence, samples, scope, tokens
 from tests.harness.conftest import call_here
 

@@ -6,18 +6,8 @@ import pytest
 
 from harness.compare import compare
 from harness.gate import decide, decide_run
-from harness.model import (
-    CaseStatus,
-    Comparison,
-    Evidence,
-    ExitCode,
-    GateDecision,
-    Origin,
-    OriginKind,
-    Policy,
-    ScopeEvidence,
-    ScopeSummary,
-)
+from harness.model import CaseStatus, Evidence, Origin, OriginKind, ScopeEvidence, ScopeSummary
+from harness.verdict import Comparison, ExitCode, GateDecision, Policy
 from tests.harness.build import MACHINE, case, evidence, metric, samples, scope, tokens
 
 S = CaseStatus

@@ -17,7 +17,8 @@ from harness.codec import decode
 from harness.errors import UsageError
 from harness.history import History, Series, build_history
 from harness.levels import confirmed_steps
-from harness.model import Evidence, MetricOutcome
+from harness.model import Evidence
+from harness.verdict import MetricOutcome
 from tests.harness.conftest import call_here
 from tests.report import nights as made
 from tests.report.fixtures import LATENCY, RESOURCES

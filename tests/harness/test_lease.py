@@ -29,7 +29,7 @@ from harness.lease import (
     read_holder,
     worker_device,
 )
-from harness.model import ExitCode
+from harness.verdict import ExitCode
 from tests.harness.conftest import REPOSITORY, harness_environment
 
 GPU = "gpu-3f2a"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.lease import FOLDER_VARIABLE, TOKEN_VARIABLE
-from harness.model import ExitCode
+from harness.verdict import ExitCode
 from tests.harness.conftest import REPOSITORY, call_harness, harness_environment
 
 

@@ -6,24 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.model import (
-    CaseOutcome,
-    CaseResult,
-    CaseRow,
-    CaseStatus,
-    ExitCode,
-    GateDecision,
-    IllegalRecord,
-    Interval,
-    Metric,
-    MetricOutcome,
-    MetricRow,
-    Origin,
-    OriginKind,
-    Quarantine,
-    Samples,
-    ScopeEvidence,
-)
+from harness.model import CaseResult, CaseStatus, IllegalRecord, Metric, Origin, OriginKind, Samples, ScopeEvidence
+from harness.verdict import CaseOutcome, CaseRow, ExitCode, GateDecision, Interval, MetricOutcome, MetricRow, Quarantine
 from tests.harness import build
 
 INTERVAL = Interval(1.0, 1.1, 0.95, "")

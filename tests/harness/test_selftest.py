@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.model import ExitCode
 from harness.selftest import Result, _Selftest, selftest
+from harness.verdict import ExitCode
 from tests.harness.conftest import call_here
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from harness import stats
-from harness.model import Better, Interval, MetricOutcome
+from harness.model import Better
+from harness.verdict import Interval, MetricOutcome
 
 positive = st.floats(min_value=1e-3, max_value=1e3)
 

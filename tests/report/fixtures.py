@@ -11,27 +11,29 @@ from statistics import median
 from harness.gate import decide
 from harness.model import (
     Better,
-    CaseOutcome,
     CaseResult,
-    CaseRow,
     CaseStatus,
+    Evidence,
+    Metric,
+    Origin,
+    OriginKind,
+    Samples,
+    ScopeEvidence,
+    TokenControl,
+    Track,
+)
+from harness.verdict import (
+    CaseOutcome,
+    CaseRow,
     Comparison,
     Difference,
-    Evidence,
     ExitCode,
     GateDecision,
     Interval,
-    Metric,
     MetricOutcome,
     MetricRow,
-    Origin,
-    OriginKind,
     Policy,
-    Samples,
-    ScopeEvidence,
     ScopeRow,
-    TokenControl,
-    Track,
 )
 
 POLICY = Policy()

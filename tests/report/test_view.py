@@ -9,17 +9,7 @@ import pytest
 
 from harness.gate import decide, regressed
 from harness.history import History, build_history
-from harness.model import (
-    CaseOutcome,
-    CaseRow,
-    CaseStatus,
-    Comparison,
-    ExitCode,
-    GateDecision,
-    MetricOutcome,
-    MetricRow,
-    Policy,
-)
+from harness.model import CaseStatus
 from harness.report import (
     Document,
     build_history_document,
@@ -31,6 +21,7 @@ from harness.report import (
 )
 from harness.report.document import Bullets, Cell, CellKind, Figure, Table, Tone
 from harness.report.sections.rows import LISTED
+from harness.verdict import CaseOutcome, CaseRow, Comparison, ExitCode, GateDecision, MetricOutcome, MetricRow, Policy
 from tests.report import fixtures
 from tests.report.fixtures import SCENARIOS, Scenario
 from tests.report.nights import nights

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.gate import regressed
-from harness.model import CaseOutcome, CaseRow, Comparison, Difference, MetricOutcome, MetricRow
 from harness.report.document import Block, Bullets, Cell, Line, Paragraph, Section, Table, Tone
 from harness.report.sections import rows as shared
 from harness.report.sections.rows import Footnotes
 from harness.report.words import CASE_TONE, METRIC_TONE, count, listed, visible
+from harness.verdict import CaseOutcome, CaseRow, Comparison, Difference, MetricOutcome, MetricRow
 
 Row = CaseRow | MetricRow
 

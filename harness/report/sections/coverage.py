@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.model import CaseOutcome, CaseStatus, Comparison, Evidence, OriginKind, ScopeEvidence, ScopeRow
+from harness.model import CaseStatus, Evidence, OriginKind, ScopeEvidence
 from harness.report.document import Block, Cell, Line, Section, Table, Tone
 from harness.report.sections import rows as shared
 from harness.report.sections.rows import Footnotes
 from harness.report.words import count, listed, number, origin_words, seconds, status_word, visible
+from harness.verdict import CaseOutcome, Comparison, ScopeRow
 
 _FAILING = (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.CRASHED)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 
-from harness.model import CaseOutcome, CaseRow, Comparison, Evidence, MetricOutcome, MetricRow, ScopeEvidence
+from harness.model import Evidence, ScopeEvidence
 from harness.report.document import Block, Cell, CellKind, Fact, Facts, Line, Section, Table, Tone
 from harness.report.sections import rows as shared
 from harness.report.sections.changes import differences_table
 from harness.report.sections.resources import resources
 from harness.report.words import count, seconds, visible
+from harness.verdict import CaseOutcome, CaseRow, Comparison, MetricOutcome, MetricRow
 
 _JUNIT = "junit.xml of each scope in the bundle lists every case"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from harness.model import Evidence, MetricOutcome, MetricRow, Samples, TokenControl, Track
+from harness.model import Evidence, Samples, TokenControl, Track
 from harness.report.document import (
     Cell,
     CellKind,
@@ -23,6 +23,7 @@ from harness.report.document import (
 from harness.report.sections import rows as shared
 from harness.report.words import METRIC_TONE, count, listed, number, quantity, seconds, shortened, visible
 from harness.units import convert, same_dimension
+from harness.verdict import MetricOutcome, MetricRow
 
 # More than this in one picture cannot be told apart, and a page of hundreds of pictures does not open.
 FOREST_ROWS = 30

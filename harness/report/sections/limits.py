@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from harness.model import CaseStatus, Comparison, Evidence, OriginKind, ScopeRow
+from harness.model import CaseStatus, Evidence, OriginKind
 from harness.report.document import Block, Bullets, Line, Section, Tone
 from harness.report.words import count, device_limits, visible
+from harness.verdict import Comparison, ScopeRow
 
 
 def section(comparison: Comparison, head: Evidence) -> Section:

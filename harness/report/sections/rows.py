@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from harness.model import CaseRow, MetricOutcome, MetricRow
 from harness.report.document import Cell, CellKind, Table, Tone
 from harness.report.words import (
     CASE_TONE,
@@ -19,6 +18,7 @@ from harness.report.words import (
     status_word,
     visible,
 )
+from harness.verdict import CaseRow, MetricOutcome, MetricRow
 
 Row = TypeVar("Row")
 

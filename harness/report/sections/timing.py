@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from harness.model import Comparison, Evidence, MetricOutcome, MetricRow, Samples, TokenControl
+from harness.model import Evidence, Samples, TokenControl
 from harness.report.document import Block, Cell, CellKind, Line, Paragraph, Section, Table, Tone
 from harness.report.sections import figures
 from harness.report.sections import rows as shared
 from harness.report.sections.rows import Footnotes
 from harness.report.words import METRIC_TONE, NBSP, count, number, percent, short_hash, visible
+from harness.verdict import Comparison, MetricOutcome, MetricRow
 
 # Worst first: a reader who stops after three rows has seen what matters.
 _ORDER = (

@@ -16,8 +16,8 @@ from harness.ab.repeat import Prompt, Repeat
 from harness.ab.session import HEAD, Ask, outcome, run_session
 from harness.comparability import differences
 from harness.lease import CPU, LeaseError, acquire
-from harness.model import Interval, MetricOutcome
 from harness.sequential import Look
+from harness.verdict import Interval, MetricOutcome
 from tests.harness.ab.test_session import ASK, Machine, repeat
 
 Check = Callable[[Path], None]

@@ -13,8 +13,8 @@ import pytest
 from harness.ab.errors import RepeatError
 from harness.ab.repeat import Prompt, Repeat
 from harness.ab.session import BASE, HEAD, TURNS, WHOLE, Ask, Session, outcome, run_session, samples
-from harness.model import MetricOutcome
 from harness.pairs import control_spread
+from harness.verdict import MetricOutcome
 
 ASK = Ask("s", (("fast",),))
 Factor = Callable[[str, int], float]
