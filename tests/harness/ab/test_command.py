@@ -12,6 +12,8 @@ from tests.harness.ab.project import Project
 from tests.harness.conftest import Ran, call_here
 
 Ab = Callable[..., Ran]
+PAIRS_OF_EIGHT = "bh" + "bhhb" * 2 + "bb" + "bhhb" * 2 + "hh"
+"""First letters of the workers in the order in which they began: warm-up, pairs, a control pair behind every fourth."""
 
 
 def _run(project: Project, side: str) -> Path:
@@ -27,8 +29,8 @@ def test_a_slower_commit_is_found_after_eight_pairs(project: Project, ab: Ab) ->
     assert "WORSE     ab::fast round +" in ran.out
     assert "margin 1.00 % (floor)" in ran.out
     assert "decided after 8 of 24 pairs" in ran.err
-    # One warm-up of each side, then ABBA.
-    assert project.order() == "bh" + "bhhb" * 4
+    assert "interleaved by rounds: base and head take turns" in ran.out
+    assert project.order() == PAIRS_OF_EIGHT
 
 
 def test_the_same_commit_twice_is_the_same(project: Project, ab: Ab) -> None:
@@ -44,8 +46,18 @@ def test_arms_that_share_a_process_are_run_together(project: Project, ab: Ab) ->
     project.commit("head")
     ran = ab("HEAD~1", "HEAD", "--pairs", "10", arms=("fast", "slow"))
     assert ran.code == 0, ran.err
-    assert project.order() == "bh" + "bhhb" * 4
+    assert project.order() == PAIRS_OF_EIGHT
     assert "ab::slow round" in ran.out
+
+
+def test_a_worker_that_takes_no_turns_and_a_wish_for_whole_processes(project: Project, ab: Ab) -> None:
+    project.commit("base", no_turns=True)
+    project.commit("head", round=0.0105)
+    ran = ab("HEAD~1", "HEAD")
+    assert ran.code == 1, ran.err
+    assert "interleaved by processes: base, head, head, base (the worker of base takes no turns)" in ran.out
+    assert project.order() == "bh" + "bhhb" * 4
+    assert "(as --whole asks)" in ab("HEAD", "HEAD", "--whole", "--pairs", "8").out
 
 
 def test_an_old_worker_is_asked_for_one_arm_at_a_time(project: Project, ab: Ab) -> None:
@@ -92,6 +104,27 @@ def test_the_evidence_is_sealed_and_verifies(project: Project, ab: Ab) -> None:
     assert (said.code, "does not follow from the repeats" in said.err) == (3, True)
 
 
+def test_both_sides_are_held_to_every_control_pair(project: Project, ab: Ab) -> None:
+    project.commit("only")
+    assert ab("HEAD", "HEAD", "--pairs", "8").code == 0
+    controls = "control01a-fast.json control01b-fast.json control02a-fast.json control02b-fast.json"
+    for side in ("base", "head"):
+        folder = _run(project, side) / "ab"
+        assert " ".join(sorted(path.name for path in (folder / "repeats").glob("control*"))) == controls
+        (samples, _) = open_evidence(_run(project, side)).scopes[0].samples
+        assert samples.pairing is not None
+        assert len(samples.pairing.control) == 2
+    # A control that says more than the margin does is no evidence for that margin.
+    for part in ("01b", "02b"):
+        repeat = _run(project, "head") / "ab" / "repeats" / f"control{part}-fast.json"
+        answer = json.loads(repeat.read_text())
+        first, *later = answer[0]["runs"][0]["token_ts"]
+        answer[0]["runs"][0]["token_ts"] = [first, *(first + 1.1 * (at - first) for at in later)]
+        repeat.write_text(json.dumps(answer))
+    said = call_here(project.root, "seal", str(_run(project, "head")), "--against", "none", "--out", "elsewhere")
+    assert (said.code, "less than its A/A control of 0.0" in said.err) == (3, True)
+
+
 def test_other_tokens_end_it_at_once_with_position_and_gap(project: Project, ab: Ab) -> None:
     project.commit("base")
     project.commit("head", tokens=[*range(100, 107), 7, *range(108, 113)])
@@ -126,7 +159,7 @@ def test_base_that_is_killed_proves_nothing_about_head(project: Project, ab: Ab)
     project.commit("head")
     ran = ab("HEAD~1", "HEAD")
     assert ran.code == 4, ran.err
-    assert "repeat 0 of base" in ran.out
+    assert "repeat 000 of base" in ran.out
     assert "died of SIGKILL" in ran.out
 
 
