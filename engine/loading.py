@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from engine.config import EngineConfig
 from engine.errors import InputError
 from engine.loading_draft import draft_config, load_draft
+from engine.loading_sources import Rows, Source, Tables, open_source
 from engine.model.attention import Attention, DirectAttention, RoutedAttention
-from engine.model.checkpoint import Checkpoint
 from engine.model.decoder import Decoder
 from engine.model.device import ModelDevice, open_device
-from engine.model.dflash2_config import DFlash2Config, TargetSizes
+from engine.model.dflash2_config import DFlash2Config
 from engine.model.draft_runner import DraftRunner
 from engine.model.followers import Leader
-from engine.model.gguf_file import read_gguf
-from engine.model.hybrid import Hybrid
-from engine.model.hybrid_config import HybridConfig, LayerKind, read_hybrid_config
-from engine.model.hybrid_shards import hybrid_format, hybrid_shard
-from engine.model.hybrid_weights import load_hybrid
-from engine.model.hybrid_weights import load_whole_tables as hybrid_tables
-from engine.model.llama import Llama
-from engine.model.llama_shards import llama_shard
+from engine.model.hybrid_config import GdnSizes, LayerKind
 from engine.model.runner import ModelRunner
-from engine.model.saved_shards import saved_file
 from engine.model.tokenizer import ChatTokenizer
-from engine.model.tokenizer_gguf import tokenizer_from_gguf
-from engine.model.tokenizer_hf import tokenizer_from_folder
-from engine.model.weights_gguf import default_model_path, llama_config, load_llama, weight_format
-from engine.model.weights_gguf import load_whole_tables as llama_tables
+from engine.model.weights_gguf import default_model_path
 from engine.ops.bound import set_threads
-from engine.ops.functional import Weight
 from engine.parallel.group import Alone, Group
 from engine.parallel.layers import TensorParallel
 from engine.state.blocks import BlockPool
@@ -87,110 +73,42 @@ def load_model(config: EngineConfig, group: Group | None = None) -> LoadedModel:
     torch.set_num_threads(1)
     path = config.model or default_model_path()
     device = open_device(config.device if group.size == 1 or config.device == "cpu" else f"cuda:{group.rank}")
-    return _load_hybrid(path, config, device, group) if path.is_dir() else _load_llama(path, config, device, group)
-
-
-def _load_llama(path: Path, config: EngineConfig, device: ModelDevice, group: Group) -> LoadedModel:
-    file = read_gguf(path)
-    whole = llama_config(file)
-    shard = llama_shard(whole, group.size, group.rank, weight_format=weight_format(file), pad_heads=config.pad_heads)
-    sizes = shard.local
-    limits = _limits(config, sizes.context_length, TargetSizes(whole.vocab_size, whole.hidden_size, whole.num_layers))
-    tokenizer = tokenizer_from_gguf(file.metadata, str(path))
+    source = open_source(path, config, group)
+    shape, limits = source.shape, _limits(config, source)
+    tokenizer = source.tokenizer()
     cache = PagedKVCache(
-        sizes.num_layers,
+        shape.layers.count(LayerKind.ATTENTION),
         limits.num_blocks,
         config.block_size,
-        sizes.num_kv_heads,
-        sizes.head_dim,
+        shape.num_kv_heads,
+        shape.head_dim,
         config.cache_format,
         device.device,
-    )
-    attention = _attention(cache, sizes.num_heads, config, limits, device)
-    weights = load_llama(file, shard).on(device)
-    parallel = TensorParallel(group, shard.vocab, fp32_logits=config.fp32_logits)
-    model = Llama(
-        weights,
-        cache,
-        attention,
-        max_positions=limits.max_positions,
-        max_rows=limits.max_rows,
-        device=device,
-        parallel=parallel,
     )
     blocks = BlockPool(limits.num_blocks, config.block_size)
-    pools = CachePools(blocks, prefixes=PrefixIndex(blocks) if config.prefix_reuse else None)
+    if shape.gdn is None:
+        states, pools = None, CachePools(blocks, prefixes=PrefixIndex(blocks) if config.prefix_reuse else None)
+    else:
+        kept = _KEPT_STATES if config.prefix_reuse else 0
+        # A sequence holds the state it stands at and, during a round, one behind each row; slot 0 belongs to nobody.
+        slots = BlockPool(config.max_sequences * (limits.round_rows + 1) + kept + 1, 1)
+        states = _states(shape.layers.count(LayerKind.GDN), shape.gdn, slots.num_blocks, device)
+        pools = CachePools(blocks, slots, PrefixIndex(blocks, slots, kept) if config.prefix_reuse else None)
+    attention = _attention(cache, shape.num_heads, config, limits, device)
+    parallel = TensorParallel(group, source.vocab, fp32_logits=config.fp32_logits)
+    rows: Rows = {"max_positions": limits.max_positions, "max_rows": limits.max_rows}
+    model, tables = source.decoder(cache, states, attention, device, parallel, rows)
     runner = _runner(model, attention, config, limits, device, group)
-    layers = (LayerKind.ATTENTION,) * sizes.num_layers
     return LoadedModel(
         tokenizer,
         runner,
         pools,
         cache,
         limits.max_model_len,
-        layers,
+        shape.layers,
         limits.round_rows,
-        draft=_draft(config, limits, runner, group, (weights.embedding, weights.head), lambda: llama_tables(file)),
-    )
-
-
-def _load_hybrid(folder: Path, config: EngineConfig, device: ModelDevice, group: Group) -> LoadedModel:
-    whole = read_hybrid_config(folder)
-    limits = _limits(config, whole.context_length, TargetSizes(whole.vocab_size, whole.hidden_size, whole.num_layers))
-    tokenizer = tokenizer_from_folder(folder, whole.vocab_size)
-    own = saved_file(folder, group.rank, group.size)
-    with Checkpoint(folder, only=own) as stored:
-        shard = hybrid_shard(whole, group.size, group.rank, hybrid_format(stored.names))
-    sizes = shard.local
-    cut = shard if group.size > 1 and own is None else None
-    with Checkpoint(folder, ignored_prefixes=("mtp.",), shard=cut, only=own) as checkpoint:
-        weights = load_hybrid(checkpoint, shard).on(device)
-    heads = sizes.attention
-    cache = PagedKVCache(
-        sizes.layers.count(LayerKind.ATTENTION),
-        limits.num_blocks,
-        config.block_size,
-        heads.num_kv_heads,
-        heads.head_dim,
-        config.cache_format,
-        device.device,
-    )
-    kept = _KEPT_STATES if config.prefix_reuse else 0
-    # A sequence holds the state it stands at and, during a round, one behind each row; slot 0 belongs to nobody.
-    num_slots = config.max_sequences * (limits.round_rows + 1) + kept + 1
-    states = _states(sizes, num_slots, device)
-    attention = _attention(cache, heads.num_heads, config, limits, device)
-    parallel = TensorParallel(group, shard.vocab, fp32_logits=config.fp32_logits)
-    model = Hybrid(
-        weights,
-        cache,
         states,
-        attention,
-        max_positions=limits.max_positions,
-        max_rows=limits.max_rows,
-        device=device,
-        parallel=parallel,
-    )
-    blocks, slots = BlockPool(limits.num_blocks, config.block_size), BlockPool(num_slots, 1)
-    pools = CachePools(blocks, slots, PrefixIndex(blocks, slots, kept) if config.prefix_reuse else None)
-    runner = _runner(model, attention, config, limits, device, group)
-    return LoadedModel(
-        tokenizer,
-        runner,
-        pools,
-        cache,
-        limits.max_model_len,
-        sizes.layers,
-        limits.round_rows,
-        states=states,
-        draft=_draft(
-            config,
-            limits,
-            runner,
-            group,
-            (weights.embedding, weights.head),
-            lambda: hybrid_tables(folder, whole, group.size),
-        ),
+        _draft(config, limits, runner, group, tables, source),
     )
 
 
@@ -199,19 +117,19 @@ def _draft(
     limits: _Limits,
     runner: ModelRunner,
     group: Group,
-    own: tuple[Weight, Weight],
-    read_whole: Callable[[], tuple[Weight, Weight]],
+    own: Tables,
+    source: Source,
 ) -> DraftRunner | None:
     """The draft model, on the rank that drafts. It reads embedding and head of the whole vocabulary there.
 
-    ``own``: what this rank has of the two; ``read_whole`` reads all of them where that is a share.
+    ``own``: what this rank has of the two.
     """
     if limits.draft is None or group.rank:
         return None
     if group.size == 1:
         embedding, head = own
     else:
-        whole_embedding, whole_head = read_whole()
+        whole_embedding, whole_head = source.whole_tables()
         embedding = runner.device.weight(whole_embedding)
         head = embedding if whole_head is whole_embedding else runner.device.weight(whole_head)
     return load_draft(
@@ -225,15 +143,15 @@ def _draft(
     )
 
 
-def _states(sizes: HybridConfig, num_slots: int, device: ModelDevice) -> RecurrentStates:
+def _states(layers: int, gdn: GdnSizes, num_slots: int, device: ModelDevice) -> RecurrentStates:
     return RecurrentStates(
-        sizes.layers.count(LayerKind.GDN),
+        layers,
         num_slots,
-        conv_width=sizes.gdn.conv_width,
-        conv_dim=sizes.gdn.conv_dim,
-        value_heads=sizes.gdn.value_heads,
-        value_dim=sizes.gdn.value_dim,
-        key_dim=sizes.gdn.key_dim,
+        conv_width=gdn.conv_width,
+        conv_dim=gdn.conv_dim,
+        value_heads=gdn.value_heads,
+        value_dim=gdn.value_dim,
+        key_dim=gdn.key_dim,
         device=device.device,
         activations=device.activations,
     )
@@ -272,11 +190,11 @@ class _Limits:
         return -(-self.max_positions // block_size)
 
 
-def _limits(config: EngineConfig, context_length: int, target: TargetSizes) -> _Limits:
-    max_model_len = config.max_model_len or context_length
-    if max_model_len > context_length:
-        raise InputError(f"max-model-len is {max_model_len}; the model's context allows up to {context_length}")
-    draft = draft_config(config, target, max_model_len)
+def _limits(config: EngineConfig, source: Source) -> _Limits:
+    max_model_len = config.max_model_len or source.context_length
+    if max_model_len > source.context_length:
+        raise InputError(f"max-model-len is {max_model_len}; the model's context allows up to {source.context_length}")
+    draft = draft_config(config, source.target, max_model_len)
     # A drafted block takes the rows of the trained block, even where fewer of its tokens are verified.
     round_rows = max(config.verify_width, 1 if draft is None else draft.block_size)
     max_positions = max_model_len + round_rows
