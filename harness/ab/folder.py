@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.ab import slow_rounds
 from harness.ab.errors import RepeatError
 from harness.ab.figures import QUANTITIES, lines, samples_of
 from harness.ab.repeat import Repeat, parse
@@ -21,6 +22,7 @@ from harness.model import Pairing
 from harness.pairs import control_spread, later_over_earlier
 from harness.records import encode_lines
 from harness.rundir import SCHEMA, RunDir
+from harness.telemetry import read_samples
 
 SCOPE = "ab"
 VERSION = 2  # raised when the same repeats would be read otherwise
@@ -166,4 +168,9 @@ def check_repeats(folder: Path, about: Mapping[str, Any]) -> list[str]:
     read = {path.name: path.read_bytes() for path in sorted((folder / "repeats").glob("*.json"))}
     if derive(about, read, about["side"]) != (folder / "records.jsonl").read_bytes():
         raise EvidenceError(f"{folder}: records.jsonl does not follow from the repeats in repeats/")
+    telemetry = folder / "telemetry.jsonl"
+    seen = read_samples(telemetry) if telemetry.exists() else []
+    for arm, counted in about["counted"].items():
+        repeats = [_of(arm, read, name, about["side"]) for name in counted]
+        notes += slow_rounds.explain(f"{arm} of {about['side']}", repeats, seen)
     return notes
