@@ -38,12 +38,16 @@ class BuildFailed(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A side that can be run: its interpreter, and the digests of environment and library ("" where it has none)."""
+    """A side that can be run: its interpreter, and the digests of environment and library ("" where it has none).
+
+    ``folders`` are those that were made for it and are shared by digest.
+    """
 
     tree: Path
     python: Path
     environment: str
     native: str
+    folders: tuple[Path, ...] = ()
 
 
 def run_command(command: Sequence[str], cwd: Path) -> tuple[int, str]:
@@ -60,7 +64,11 @@ def build(tree: Path, root: Path, label: str, say: Callable[[str], None], run: R
     digest = environment_digest(tree)
     python = _python(tree, root, digest, label, say, run)
     native = _native(tree, root, python, digest, label, say, run)
-    return Build(tree, python, digest, native)
+    shared = (
+        root / FOLDER / "venvs" / digest,
+        root / FOLDER / "native" / native if native else root / FOLDER / "venvs",
+    )
+    return Build(tree, python, digest, native, tuple(folder for folder in shared if (folder / BUILT).exists()))
 
 
 def environment_digest(tree: Path) -> str:

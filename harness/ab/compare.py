@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.ab.builds import BuildFailed
 from harness.ab.measure import Measured, measure, measure_alone
+from harness.ab.prune import prune
 from harness.ab.session import BASE, HEAD, Ask, Session
 from harness.ab.sides import WORKER, Side, built, common_groups, order_of, refuse_shared_library, sources
 from harness.ab.trees import Source
@@ -50,12 +51,13 @@ class Comparing:
         refuse_shared_library(os.environ)
         planned_looks(self.options.pairs)
         found = sources(self.root, [base, head])
-        for source in found:
-            if source.note:
-                self.say(f"{source.name}: {source.note}")
+        for note in dict.fromkeys(f"{source.name}: {source.note}" for source in found if source.note):
+            self.say(note)
         session = f"ab-{new_run_id()}"
         with self._watch(f"harness ab {base} {head}") as watch:
             sides = self._built(session, dict(zip((BASE, HEAD), found, strict=True)), watch)
+            for line in prune(self.root):
+                self.say(line)
             listed = {name: side.listed() for name, side in sides.items()}
             labels = {name: source.label for name, source in zip(sides, found, strict=True)}
             order, why = order_of(listed, self.options.whole)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from harness.ab.builds import Build, build
 from harness.ab.errors import RepeatError
+from harness.ab.prune import used
 from harness.ab.repeat import Launch, run_worker
 from harness.ab.session import TURNS, WHOLE
 from harness.ab.trees import Source, check_out, repository, resolve
@@ -87,7 +88,11 @@ def built(root: Path, source: Source, say: Callable[[str], None]) -> Build:
     """Check out and build one source."""
     with repository(root) as repo:
         tree = check_out(repo, source, root)
-    return build(tree, root, source.label, say)
+    used(tree)
+    made = build(tree, root, source.label, say)
+    for folder in made.folders:
+        used(folder)
+    return made
 
 
 def common_groups(listed: Mapping[str, Listed], labels: Mapping[str, str], wanted: Sequence[str]) -> Groups:

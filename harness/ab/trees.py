@@ -123,6 +123,11 @@ def check_out(repo: Any, source: Source, root: Path) -> Path:
     return place
 
 
+def forget(repo: Any) -> None:
+    """Let git forget the work trees whose folders are gone."""
+    repo.git.worktree("prune")
+
+
 def _is_there(place: Path, commit: str) -> bool:
     """Whether ``place`` holds ``commit`` and nothing else that git knows of."""
     if not (place / ".git").exists():
