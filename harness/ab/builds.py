@@ -64,11 +64,8 @@ def build(tree: Path, root: Path, label: str, say: Callable[[str], None], run: R
     digest = environment_digest(tree)
     python = _python(tree, root, digest, label, say, run)
     native = _native(tree, root, python, digest, label, say, run)
-    shared = (
-        root / FOLDER / "venvs" / digest,
-        root / FOLDER / "native" / native if native else root / FOLDER / "venvs",
-    )
-    return Build(tree, python, digest, native, tuple(folder for folder in shared if (folder / BUILT).exists()))
+    made = [root / FOLDER / "venvs" / digest, *([root / FOLDER / "native" / native] if native else [])]
+    return Build(tree, python, digest, native, tuple(folder for folder in made if (folder / BUILT).exists()))
 
 
 def environment_digest(tree: Path) -> str:
