@@ -81,6 +81,22 @@ def native_library() -> str:
 
 
 @pytest.fixture(scope="session")
+def quasar(native_library: str) -> Path:
+    """The trained hybrid target that the repository carries: what drafting and ranks are tried on."""
+    from engine.model.bundled import quasar_tiny_path
+
+    return quasar_tiny_path()
+
+
+@pytest.fixture(scope="session")
+def quasar_draft() -> Path:
+    """Its DFlash2 draft: blocks of 8, 16 candidates."""
+    from engine.model.bundled import quasar_tiny_draft_path
+
+    return quasar_tiny_draft_path()
+
+
+@pytest.fixture(scope="session")
 def emulated() -> Iterator[bool]:
     """Whether the SM70 device code runs on the CPU, thread by thread, because SM70_EMULATION=1 asks for it.
 
