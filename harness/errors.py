@@ -30,12 +30,6 @@ class EvidenceError(HarnessError):
     code = ExitCode.EVIDENCE_BROKEN
 
 
-class IncomparableError(HarnessError):
-    """Two pieces of evidence share nothing that may be compared."""
-
-    code = ExitCode.NOTHING_COMPARABLE
-
-
 class Interrupted(HarnessError):
     """Ctrl-C or SIGTERM: what was finished is kept, the rest can be resumed."""
 

@@ -17,7 +17,6 @@ from harness.verdict import Interval, MetricOutcome
 BOOTSTRAP_FROM = 20  # repeats a side; below it a percentile bootstrap is too narrow, and counting is cheap
 BOOTSTRAP_DRAWS = 10_000
 BOOTSTRAP_SEED = 70
-SIGN_FLIP_UP_TO = 16
 NEEDS_N_LIMIT = 1000
 
 
@@ -31,11 +30,6 @@ def median(values: Sequence[float]) -> float:
 def least_p(base_n: int, head_n: int) -> float:
     """The smallest two-sided p that two independent samples can give: one of all orderings, both ways."""
     return min(1.0, 2 / math.comb(base_n + head_n, head_n))
-
-
-def least_p_paired(n: int) -> float:
-    """The smallest two-sided p of ``n`` pairs: one of all sign flips, both ways."""
-    return min(1.0, 2.0 ** (1 - n))
 
 
 def needs_n(base_n: int, level: float) -> int:
@@ -86,27 +80,6 @@ def _mann_whitney_counts(m: int, n: int) -> list[int]:
         for u in range(i, m * n + 1):  # divide by 1 - q^i
             counts[u] += counts[u - i]
     return counts
-
-
-def paired_interval(log_ratios: Sequence[float], level: float) -> Interval | None:
-    """Interval from paired log ratios by exact sign flips, for up to ``SIGN_FLIP_UP_TO`` pairs.
-
-    The means of all non-empty subsets cut the line into equally likely pieces for any distribution symmetric about
-    the true value (Hartigan's typical values), which is the sign-flip test turned into an interval.
-    """
-    n = len(log_ratios)
-    if not 0 < n <= SIGN_FLIP_UP_TO:
-        raise ValueError(f"{n} pairs; exact sign flips take 1 to {SIGN_FLIP_UP_TO}")
-    cut = math.floor((1 - level + 1e-12) * 2**n / 2)
-    if cut == 0:
-        return None
-    sums = [(0.0, 0)]
-    for value in log_ratios:
-        sums += [(total + value, size + 1) for total, size in sums]
-    means = sorted(total / size for total, size in sums[1:])
-    return Interval(
-        math.exp(means[cut - 1]), math.exp(means[-cut]), 1 - 2 * cut / 2**n, f"exact sign flips of {n} paired ratios"
-    )
 
 
 def bootstrap_interval(base: Sequence[float], head: Sequence[float], level: float) -> Interval:

@@ -1,13 +1,12 @@
-"""What each kernel needs of a V100, and what that allows: occupancy, the floor of its time, and instructions it lacks.
+"""What each kernel needs of a V100, and how many warps that leaves room for.
 
-Everything here is computed from the build (ptxas figures, PTX text) and the card's data sheet; nothing is measured. A
-floor is a prediction: no run can be faster, a run may be slower.
+Everything here is computed from the build (ptxas figures) and the card's data sheet; nothing is measured. That a kernel
+uses no instruction of a later card is ptxas's to refuse: the build assembles every image for sm_70.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -135,59 +134,6 @@ def _with_occupancy(row: dict[str, Any]) -> ResourceRow:
         warps_per_multiprocessor=seen.warps,
         limited_by=seen.limited_by,
     )
-
-
-# PTX that a card of compute capability 7.0 does not have: pattern -> since when.
-LATER_INSTRUCTIONS = {
-    r"\bcp\.async": "8.0",
-    r"\bldmatrix": "7.5",
-    r"\bstmatrix": "9.0",
-    r"\bmbarrier": "8.0",
-    r"\bwgmma": "9.0",
-    r"\bredux\.": "8.0",
-    r"\bcp\.reduce": "9.0",
-    r"\bgriddepcontrol": "9.0",
-    r"\bbarrier\.cluster": "9.0",
-    r"\btcgen05": "10.0",
-    r"\.bf16(?:x2)?\b": "8.0",
-    r"\.tf32\b": "8.0",
-    r"\.e4m3(?:x2)?\b": "8.9",
-    r"\.e5m2(?:x2)?\b": "8.9",
-    r"\btanh\.approx": "7.5",
-    r"\bex2\.approx(?:\.ftz)?\.f16": "7.5",
-    r"\bmma\.sync\.aligned\.m(?!8n8k4\b)\d+n\d+k\d+": "7.5",
-}
-_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
-
-
-def foreign_instructions(ptx: str) -> tuple[str, ...]:
-    """Lines of a PTX text with something a V100 lacks, each with the capability it needs; and a wrong target.
-
-    ptxas refuses most of these too; this names them, and covers the PTX that is never assembled here.
-    """
-    found = []
-    target = _TARGET.search(ptx)
-    if target is None or target[1] not in ("sm_70", "compute_70"):
-        found.append(f"target {target[1] if target else 'missing'}, need sm_70")
-    for number, line in enumerate(ptx.splitlines(), start=1):
-        code = line.split("//", 1)[0]
-        found.extend(
-            f"line {number}: {code.strip()} (needs {since})"
-            for pattern, since in LATER_INSTRUCTIONS.items()
-            if re.search(pattern, code)
-        )
-    return tuple(found)
-
-
-def check_images(out_dir: Path = DEFAULT_OUT) -> dict[str, tuple[str, ...]]:
-    """`foreign_instructions` of every device image in ``out_dir``, by image; images without any are left out."""
-    found = {path.stem: foreign_instructions(path.read_text()) for path in sorted((out_dir / "device").glob("*.ptx"))}
-    return {name: lines for name, lines in found.items() if lines}
-
-
-def as_rows(table: tuple[ResourceRow, ...]) -> list[dict[str, Any]]:
-    """The table as plain dictionaries."""
-    return [asdict(row) for row in table]
 
 
 def _round_up(value: int, unit: int) -> int:

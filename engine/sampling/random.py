@@ -9,7 +9,6 @@ The generator is Philox-4x32 with 10 rounds (Salmon et al., 2011): key = seed, c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -77,35 +76,11 @@ def random_bits_tensor(
     return torch.tensor(list(map(int64_pattern, bits)), dtype=torch.int64, device=device)
 
 
-def random_bits_row(seed: int, position: int, purpose: Purpose, count: int) -> Tensor:
-    """`random_bits` for index 0 .. count-1 as int64 [count] bit patterns, computed together."""
-    _, *rest = _counter(position, purpose, 0)
-    index = torch.arange(count, dtype=torch.int64)
-    return _philox_bits((index, *(torch.full_like(index, word) for word in rest)), seed)
-
-
 def random_bits_at(seed: int, positions: Tensor, purpose: Purpose) -> Tensor:
     """`random_bits` of each of `positions` i64 [N], 0 and above, as int64 [N] bit patterns, computed together."""
     index, purpose_word, _, _ = _counter(0, purpose, 0)
     words = torch.full_like(positions, index), torch.full_like(positions, purpose_word)
     return _philox_bits((*words, positions & _MASK32, positions >> 32), seed)
-
-
-def uniform_row(seed: int, position: int, purpose: Purpose, count: int) -> Tensor:
-    """`uniform` for index 0 .. count-1, float64 [count], all in (0, 1)."""
-    bits = random_bits_row(seed, position, purpose, count)
-    top = (bits >> (64 - UNIFORM_BITS)) & ((1 << UNIFORM_BITS) - 1)
-    return (top.to(torch.float64) + 0.5) * 2.0**-UNIFORM_BITS
-
-
-def exponential_row(seed: int, position: int, purpose: Purpose, count: int) -> Tensor:
-    """Exponential noise with mean 1, float64 [count]: `argmin(noise / probability)` draws from `probability`."""
-    return -_log(uniform_row(seed, position, purpose, count))
-
-
-def gumbel_row(seed: int, position: int, purpose: Purpose, count: int) -> Tensor:
-    """Gumbel noise, float64 [count]: `argmax(log probability + noise)` draws from `probability`."""
-    return -_log(exponential_row(seed, position, purpose, count))
 
 
 def _counter(position: int, purpose: Purpose, index: int) -> tuple[int, int, int, int]:
@@ -122,20 +97,3 @@ def _philox_bits(counter: tuple[Tensor, ...], seed: int) -> Tensor:
         c2, c3 = ((low >> 32) & _MASK32) ^ c3 ^ k1, low & _MASK32
         k0, k1 = (k0 + _KEY_STEPS[0]) & _MASK32, (k1 + _KEY_STEPS[1]) & _MASK32
     return c0 | (c1 << 32)
-
-
-def _log(values: Tensor) -> Tensor:
-    """Natural log of positive finite float64 values from operations that IEEE rounds once.
-
-    torch.log differs in the last bit between vector widths and devices; a draw must not. Error below 4 ulp.
-    """
-    mantissa, exponent = torch.frexp(values)
-    low = mantissa < math.sqrt(0.5)
-    mantissa = torch.where(low, mantissa * 2, mantissa)
-    power = (exponent - low.to(exponent.dtype)).to(torch.float64)
-    ratio = (mantissa - 1) / (mantissa + 1)  # |ratio| <= 0.172: the odd series below ends at 2e-19
-    square = ratio * ratio
-    series = torch.full_like(values, 1 / 23)
-    for odd in range(21, 0, -2):
-        series = series * square + 1 / odd
-    return power * math.log(2) + ratio * series * 2

@@ -21,7 +21,6 @@ def test_three_against_three_cannot_reach_five_percent() -> None:
     assert stats.ratio_interval([1, 2, 3], [4, 5, 6], 0.95) is None
     assert stats.needs_n(3, 0.95) == 5
     assert stats.needs_n_each(0.95) == 4
-    assert stats.least_p_paired(5) == pytest.approx(0.0625)
 
 
 @pytest.mark.parametrize(("base_n", "head_n"), [(3, 4), (6, 3), (5, 5)])
@@ -52,30 +51,6 @@ def test_ordered_interval_covers_at_its_level() -> None:
         hits += interval.low <= 1.5 <= interval.high
     assert level >= 0.95
     assert hits / trials >= level - 4 * math.sqrt(level * (1 - level) / trials)
-
-
-def test_sign_flip_interval_by_enumeration() -> None:
-    """The interval is the set of shifts that the exact sign-flip test of the mean does not reject."""
-    log_ratios = [0.10, 0.12, 0.05, 0.11, 0.20, 0.08]
-    interval = stats.paired_interval(log_ratios, 0.95)
-    assert interval is not None
-
-    def p_value(shift: float) -> float:
-        moved = [value - shift for value in log_ratios]
-        observed = abs(sum(moved))
-        flips = itertools.product((1, -1), repeat=len(moved))
-        sums = [abs(sum(sign * value for sign, value in zip(signs, moved, strict=True))) for signs in flips]
-        return sum(total >= observed - 1e-12 for total in sums) / len(sums)
-
-    inside, outside = 1e-6, -1e-6
-    assert p_value(math.log(interval.low) + inside) > 0.05 >= p_value(math.log(interval.low) + outside)
-    assert p_value(math.log(interval.high) - inside) > 0.05 >= p_value(math.log(interval.high) - outside)
-
-
-def test_too_few_pairs_have_no_interval() -> None:
-    assert stats.paired_interval([0.1] * 5, 0.95) is None
-    with pytest.raises(ValueError, match="17 pairs"):
-        stats.paired_interval([0.1] * 17, 0.95)
 
 
 def test_many_repeats_are_bootstrapped_the_same_each_time() -> None:

@@ -1,4 +1,4 @@
-"""Occupancy by hand and against the suites' own oracle, floors by hand, and PTX that a V100 lacks."""
+"""Occupancy by hand and against the suites' own oracle, floors by hand."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from native import floors, resources
 from native.build import RECORD_NAME, SCHEMA
 from suites.oracles import sm70
-
-PTX = ".version 8.7\n.target sm_70\n.address_size 64\n"
 
 
 @pytest.mark.parametrize(
@@ -76,55 +74,11 @@ def test_the_table_reads_the_record(tmp_path: Path) -> None:
     assert [entry.kernel for entry in table] == ["k", "z"]
     first = table[0]
     assert (first.blocks_per_multiprocessor, first.warps_per_multiprocessor, first.limited_by) == (2, 16, "shared")
-    assert resources.as_rows(table)[0]["dynamic_shared"] == 40960
 
 
 def test_without_a_record_the_table_says_what_to_type(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"run python -m native.build"):
         resources.resource_table(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "cp.async.cg.shared.global [%r1], [%rd1], 16;",
-        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];",
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1};",
-        "cvt.rn.bf16.f32 %rs1, %f1;",
-        "redux.sync.add.s32 %r1, %r2, %r3;",
-        "mbarrier.init.shared.b64 [%r1], 1;",
-        "tanh.approx.f32 %f1, %f2;",
-    ],
-)
-def test_what_a_v100_lacks_is_found(line: str) -> None:
-    found = resources.foreign_instructions(PTX + f"\t{line}\n")
-    assert len(found) == 1
-    assert found[0].startswith(f"line 4: {line}")
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f1};",
-        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%r1}, {%r2}, {%f1};",
-        "ex2.approx.ftz.f32 %f1, %f2;",
-        "// cp.async is not here",
-    ],
-)
-def test_what_a_v100_has_passes(line: str) -> None:
-    assert resources.foreign_instructions(PTX + f"\t{line}\n") == ()
-
-
-def test_a_later_target_is_found() -> None:
-    assert resources.foreign_instructions(".target sm_80\n") == ("target sm_80, need sm_70",)
-    assert resources.foreign_instructions("") == ("target missing, need sm_70",)
-
-
-def test_images_are_checked_by_name(tmp_path: Path) -> None:
-    (tmp_path / "device").mkdir()
-    (tmp_path / "device" / "good.ptx").write_text(PTX)
-    (tmp_path / "device" / "bad.ptx").write_text(PTX + "cp.async.wait_all;\n")
-    assert list(resources.check_images(tmp_path)) == ["bad"]
 
 
 def test_a_floor_is_the_longest_of_memory_and_arithmetic() -> None:

@@ -1,11 +1,8 @@
-"""The counter-based generator: published answers, one stream a purpose, the same numbers one by one and together."""
+"""The counter-based generator: published answers, one stream a purpose, the same numbers one by one and in a tensor."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
-import torch
 
 from engine.sampling import random
 from engine.sampling.random import Purpose
@@ -34,16 +31,12 @@ def test_philox_known_answers(
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1, 2**63 + 5])
-@pytest.mark.parametrize("position", [0, 7, 2**32 - 1, 2**32, 2**40 + 3])
-def test_a_row_is_its_single_numbers(seed: int, position: int) -> None:
-    for purpose in Purpose:
-        row = random.random_bits_row(seed, position, purpose, 5)
-        assert [bits & (2**64 - 1) for bits in row.tolist()] == [
-            random.random_bits(seed, position, purpose, index) for index in range(5)
-        ]
-        assert random.uniform_row(seed, position, purpose, 3).tolist() == [
-            random.uniform(seed, position, purpose, index) for index in range(3)
-        ]
+def test_a_tensor_has_the_bits_of_its_single_numbers(seed: int) -> None:
+    positions = [0, 7, 2**32 - 1, 2**32, 2**40 + 3]
+    together = random.random_bits_tensor([seed] * len(positions), positions, Purpose.RECOVER)
+    assert [bits & (2**64 - 1) for bits in together.tolist()] == [
+        random.random_bits(seed, position, Purpose.RECOVER) for position in positions
+    ]
 
 
 def test_positions_together_are_positions_one_by_one() -> None:
@@ -69,23 +62,3 @@ def test_uniform_is_open_at_both_ends(monkeypatch: pytest.MonkeyPatch, bits: int
     monkeypatch.setattr(random, "random_bits", lambda *key: bits)
     assert random.uniform(0, 0, Purpose.ACCEPT) == expected
     assert 0 < expected < 1
-
-
-def test_noise_is_exponential_and_gumbel() -> None:
-    uniform = random.uniform_row(3, 4, Purpose.DRAFT, 20_000)
-    exponential = random.exponential_row(3, 4, Purpose.DRAFT, 20_000)
-    gumbel = random.gumbel_row(3, 4, Purpose.DRAFT, 20_000)
-    torch.testing.assert_close(exponential, -torch.log(uniform), rtol=2e-15, atol=0)
-    torch.testing.assert_close(gumbel, -torch.log(exponential), rtol=1e-14, atol=1e-15)
-    # Mean 1 and Euler's constant, standard errors 1 / sqrt(n) and pi / sqrt(6 n): six of them.
-    assert abs(float(exponential.mean()) - 1) < 6 / math.sqrt(20_000)
-    assert abs(float(gumbel.mean()) - 0.5772156649) < 6 * math.pi / math.sqrt(6 * 20_000)
-
-
-def test_noise_is_the_same_on_every_machine() -> None:
-    """Committed bits: the log is ours, made of operations that IEEE rounds once."""
-    assert [value.hex() for value in random.gumbel_row(1, 2, Purpose.DRAFT, 3).tolist()] == [
-        "0x1.082cec8df57f5p-1",
-        "0x1.db96024e6f7b2p+0",
-        "-0x1.3e1996f915ddcp-5",
-    ]
