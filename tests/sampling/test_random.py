@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from engine.sampling import random
 from engine.sampling.random import Purpose
