@@ -43,7 +43,7 @@ _CALLS: tuple[tuple[str, str, Callable[[re.Match[str]], Floor]], ...] = (
         "8 rows, 6 heads of 256, 128 partitions",
         lambda _: floors.attention_reduce(ROWS, 6, 256, 128),
     ),
-    (r"linear_(?P<format>f16|q4_1|q8_0|int4|nvfp4)(?:_any)?_m(?P<tiles>\d)", "17408 x 5120, 8 m rows", _linear),
+    (r"linear_(?P<format>f16|q4_1|q8_0|int4|nvfp4)(?:_any|_small)?_m(?P<tiles>\d)", "17408 x 5120, 8 m rows", _linear),
     (r"rms_norm(?:_any)?_f16", "8 x 5120", lambda _: floors.rms_norm(ROWS, HIDDEN)),
     (r"silu_mul(?:_vector)?_f16", "8 x 17408", lambda _: floors.silu_mul(ROWS, WIDTH)),
     (r"embedding_f16", "8 of 5120", lambda _: floors.embedding(ROWS, HIDDEN)),

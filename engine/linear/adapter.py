@@ -90,7 +90,7 @@ class AdaptedLinear:
         Raises ``ValueError`` for an ``out`` that is not physically wide.
         """
         self._check_out(x, out)
-        steps: list[Step] = [bound.linear(x, self.weight, residual=residual, out=out)]
+        steps = [self._product(x, residual, out)]
         if self._bias is not None:
             steps.append(partial(finished, out, self.admitted, self._bias))
         return steps
@@ -105,8 +105,7 @@ class AdaptedLinear:
 
     def warm_up(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """Run once at the shapes of a capture. Raises ``ValueError`` for an ``out`` that is not physically wide."""
-        self._check_out(x, out)
-        functional.linear(x, self.weight, out=out)
+        self.run(x, out)
 
     def run(self, x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """`bind`, run once: views into ``out``, one for each fused part."""
@@ -119,6 +118,12 @@ class AdaptedLinear:
         if self.admitted.kernel is LinearKernel.SMALL_M and rows > SMALL_M_ROWS:
             return LinearKernel.PACKED
         return self.admitted.kernel
+
+    def _product(self, x: torch.Tensor, residual: torch.Tensor | None, out: torch.Tensor) -> Step:
+        if self.kernel(len(x)) is LinearKernel.SMALL_M:
+            assert isinstance(self.weight, PackedNvfp4)  # the one format that the table promotes
+            return bound.linear_few_rows(x, self.weight, residual=residual, out=out)
+        return bound.linear(x, self.weight, residual=residual, out=out)
 
     def _check_out(self, x: torch.Tensor, out: torch.Tensor) -> None:
         if out.shape != (len(x), self.admitted.physical_n):

@@ -31,7 +31,7 @@ class LinearKernel(StrEnum):
 
     DENSE = "dense"  # row-major FP16 matrix
     PACKED = "packed"  # packed layout, physical width
-    SMALL_M = "small_m"  # packed, and a second kernel for at most 32 rows
+    SMALL_M = "small_m"  # the same layout, and a second kernel for at most 32 rows
     FP32_HEAD = "fp32_head"  # packed FP16 weights, FP32 logits
 
 

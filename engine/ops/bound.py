@@ -15,7 +15,7 @@ from itertools import groupby
 import torch
 
 from engine.ops import functional
-from engine.ops.functional import FULL_WINDOW, Weight
+from engine.ops.functional import FULL_WINDOW, PackedNvfp4, Weight
 from engine.ops.packed import PackedQ8_0
 from engine.ops.placement import on_cuda
 from native import ops as native_ops
@@ -36,6 +36,7 @@ __all__ = [
     "gdn_rule",
     "head",
     "linear",
+    "linear_few_rows",
     "paged_attention",
     "program",
     "rms_norm",
@@ -88,6 +89,15 @@ def linear(x: torch.Tensor, weight: Weight, *, residual: torch.Tensor | None = N
     if _device_runs(x):
         return partial(functional.linear, x, weight, residual=residual, out=out)
     return functional.bind_linear(x, weight, residual=residual, out=out)
+
+
+def linear_few_rows(
+    x: torch.Tensor, weight: PackedNvfp4, *, residual: torch.Tensor | None = None, out: torch.Tensor
+) -> Step:
+    """See `functional.linear_few_rows`."""
+    if _device_runs(x):
+        return partial(functional.linear_few_rows, x, weight, residual=residual, out=out)
+    return functional.bind_linear_few_rows(x, weight, residual=residual, out=out)
 
 
 def head(x: torch.Tensor, weight: Weight, *, out: torch.Tensor) -> Step:

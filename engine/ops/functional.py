@@ -22,9 +22,10 @@ from engine.ops.placement import on_cuda
 from engine.ops.reference import FULL_WINDOW, Weight
 from native import ops as native_ops
 from native import ops_cuda
-from native.cuda_bindings.packed import PackedInt4, PackedNvfp4, pack_awq, pack_int4, pack_nvfp4
+from native.cuda_bindings.packed import FEW_ROWS, PackedInt4, PackedNvfp4, pack_awq, pack_int4, pack_nvfp4
 
 __all__ = [
+    "FEW_ROWS",
     "FULL_WINDOW",
     "PackedInt4",
     "PackedNvfp4",
@@ -32,6 +33,7 @@ __all__ = [
     "PackedQ8_0",
     "Weight",
     "bind_linear",
+    "bind_linear_few_rows",
     "candidate_logits",
     "cuda_linear",
     "dense_logits",
@@ -44,6 +46,7 @@ __all__ = [
     "gdn_gates",
     "gdn_recurrent",
     "linear",
+    "linear_few_rows",
     "pack_awq",
     "pack_int4",
     "pack_nvfp4",
@@ -114,6 +117,25 @@ def linear(
     if on_cuda(_LINEAR_OPS.get(type(weight), "linear_f16"), x):
         return cuda_linear(x, weight, residual=residual, out=out)
     return bind_linear(x, weight, residual=residual, out=out)()
+
+
+def linear_few_rows(
+    x: torch.Tensor, weight: PackedNvfp4, *, residual: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """`linear` with an NVFP4 weight and at most `FEW_ROWS` rows, by a kernel that asks for weights further ahead.
+
+    The same bits as `linear`. Raises ``ValueError`` for more rows.
+    """
+    if on_cuda("linear_nvfp4_small", x):
+        return ops_cuda.linear_nvfp4(x, weight, residual=residual, out=out, few_rows=True)
+    return bind_linear_few_rows(x, weight, residual=residual, out=out)()
+
+
+def bind_linear_few_rows(
+    x: torch.Tensor, weight: PackedNvfp4, *, residual: torch.Tensor | None = None, out: torch.Tensor | None = None
+) -> native_ops.Call:
+    """`linear_few_rows` on the CPU bound to its buffers."""
+    return native_ops.bind_linear_nvfp4(x, weight, residual, out, few_rows=True)
 
 
 _LINEAR_OPS: dict[type, str] = {

@@ -9,7 +9,7 @@ import torch
 from native.bindings import check
 from native.bindings.call import Args, Call
 from native.bindings.linear import LINEAR_FIELDS, linear_fields
-from native.cuda_bindings.packed import CHUNK, COLUMNS, PackedInt4, PackedNvfp4
+from native.cuda_bindings.packed import CHUNK, COLUMNS, PackedInt4, PackedNvfp4, check_few_rows
 
 _LANE_BYTES = 16
 
@@ -30,6 +30,11 @@ class LinearInt4(_PackedLinear):
 
 class LinearNvfp4(_PackedLinear):
     OP = "linear_nvfp4_cpu"
+    CAPABILITY = 1
+
+
+class LinearNvfp4Small(_PackedLinear):
+    OP = "linear_nvfp4_small_cpu"
     CAPABILITY = 1
 
 
@@ -69,14 +74,25 @@ def bind_linear_int4(
 
 
 def bind_linear_nvfp4(
-    x: torch.Tensor, weight: PackedNvfp4, residual: torch.Tensor | None = None, out: torch.Tensor | None = None
+    x: torch.Tensor,
+    weight: PackedNvfp4,
+    residual: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    *,
+    few_rows: bool = False,
 ) -> Call:
-    """x [M, K] @ W.T (+ residual) -> float32 [M, n] of the logical width, whatever the padding."""
+    """x [M, K] @ W.T (+ residual) -> float32 [M, n] of the logical width, whatever the padding.
+
+    ``few_rows``: by the kernel for at most `native.cuda_bindings.packed.FEW_ROWS` rows, with the same bits.
+    """
     tiles = _check_codes(weight.codes, weight.n, weight.k)
     check.tensor("weight.scales", weight.scales, torch.float8_e4m3fn, (tiles, weight.k // CHUNK, COLUMNS, 2))
     check.positive("weight.global_scale", weight.global_scale)
+    if few_rows:
+        check_few_rows(x)
     out, fields = linear_fields(x, weight.codes, weight.n, weight.k, residual, out)
-    args = LinearNvfp4(**fields, params=weight.scales.data_ptr(), group=CHUNK, global_scale=weight.global_scale)
+    op = LinearNvfp4Small if few_rows else LinearNvfp4
+    args = op(**fields, params=weight.scales.data_ptr(), group=CHUNK, global_scale=weight.global_scale)
     return Call(args, out, (x, weight.codes, weight.scales, residual))
 
 

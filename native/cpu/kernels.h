@@ -107,6 +107,8 @@ struct Kernels {
                     PanelOutput output);
   void (*nvfp4_tile)(const PackedWeight& weight, int64_t tile, const FixedPoint& x, int64_t first_row, int64_t rows,
                      PanelOutput output);
+  void (*nvfp4_small_tile)(const PackedWeight& weight, int64_t tile, const FixedPoint& x, int64_t first_row,
+                           int64_t rows, PanelOutput output);
   // One row of dense float32 or float16 weights times `rows` rows of x.
   void (*dense_row_f32)(const void* weight, const float* x, int64_t x_stride, int64_t rows, int64_t k,
                         const float* residual, int64_t residual_stride, float* out, int64_t out_stride);

@@ -15,6 +15,7 @@ const Kernels SM70_KERNELS = {
     .q8_0_panels = q8_0_panels,
     .int4_tile = packed_tile<Int4>,
     .nvfp4_tile = packed_tile<Nvfp4>,
+    .nvfp4_small_tile = packed_tile<Nvfp4, 8>,
     .dense_row_f32 = dense_row<float>,
     .dense_row_f16 = dense_row<uint16_t>,
     .q8_0_row = q8_0_row,

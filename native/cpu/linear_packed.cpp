@@ -37,3 +37,4 @@ int packed(const PackedLinearArgs& args, TileKernel kernel) {
 
 SM70_OP(linear_int4_cpu, 1, PackedLinearArgs) { return packed(*args, sm70::kernels().int4_tile); }
 SM70_OP(linear_nvfp4_cpu, 1, PackedLinearArgs) { return packed(*args, sm70::kernels().nvfp4_tile); }
+SM70_OP(linear_nvfp4_small_cpu, 1, PackedLinearArgs) { return packed(*args, sm70::kernels().nvfp4_small_tile); }

@@ -112,8 +112,9 @@ struct Nvfp4 {
   static inline F finish(const PackedWeight& w, F total) { return mul(total, set(0.5f * w.global_scale)); }
 };
 
-// One tile of 32 columns times `rows` rows of activations; only columns below output.columns are written.
-template <class Format>
+// One tile of 32 columns times `rows` rows of activations; only columns below output.columns are written. kAhead: tiles
+// whose codes are asked for ahead of the one in hand; with few rows there is little else to do while they come.
+template <class Format, int64_t kAhead = 0>
 void packed_tile(const PackedWeight& w, int64_t tile, const FixedPoint& x, int64_t first_row, int64_t rows,
                  PanelOutput output) {
   constexpr int64_t kRows = 8;  // share an unpacked tile
@@ -125,7 +126,9 @@ void packed_tile(const PackedWeight& w, int64_t tile, const FixedPoint& x, int64
       for (int64_t r = 0; r < here; ++r) totals[r] = zero();
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         TilePairs pairs;
-        unpack_lanes<Format>(w.codes + (tile * chunks + chunk) * kPackedTileBytes + 256 * half, pairs);
+        const uint8_t* codes = w.codes + (tile * chunks + chunk) * kPackedTileBytes + 256 * half;
+        if constexpr (kAhead > 0) prefetch<256>(codes + kAhead * kPackedTileBytes);
+        unpack_lanes<Format>(codes, pairs);
         const typename Format::Steps steps = Format::steps(w, tile, chunk, half);
         for (int64_t r = 0; r < here; ++r)
           totals[r] = Format::add_chunk(steps, pairs, x, first_row + m + r, chunk, totals[r]);

@@ -299,8 +299,9 @@ __device__ inline void write(const LinearArgs& args, int64_t row, int64_t column
   }
 }
 
-// Grid: tiles of 32 columns, blocks of 8 * kRowTiles rows.
-template <class Format, int kRowTiles>
+// Grid: tiles of 32 columns, blocks of 8 * kRowTiles rows. kAhead: chunks whose weights a warp has asked for ahead of
+// the one it multiplies. The order of adding is the same for every kAhead, so the bits are too.
+template <class Format, int kRowTiles, int kAhead = 1>
 __device__ void run(const LinearArgs& args) {
   __shared__ float meeting[kWarps][kMeetRows * kColumns];
   const Lane lane(threadIdx.x % kWarp);
@@ -310,19 +311,43 @@ __device__ void run(const LinearArgs& args) {
   const int chunks = static_cast<int>((args.k + kChunk - 1) / kChunk);
 
   float sum[kRowTiles][8] = {};
-  typename Format::Raw raw, next;
-  if (warp < chunks) Format::load(args, lane, tile, warp, raw);
-  for (int chunk = warp; chunk < chunks; chunk += kWarps) {
-    if (chunk + kWarps < chunks) Format::load(args, lane, tile, chunk + kWarps, next);
-    Operand weight;
-    Format::decode(raw, weight);
+  if constexpr (kAhead == 1) {
+    typename Format::Raw raw, next;
+    if (warp < chunks) Format::load(args, lane, tile, warp, raw);
+    for (int chunk = warp; chunk < chunks; chunk += kWarps) {
+      if (chunk + kWarps < chunks) Format::load(args, lane, tile, chunk + kWarps, next);
+      Operand weight;
+      Format::decode(raw, weight);
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      Operand x;
-      load_inputs<Format::kVector>(args, first_row + 8 * t + lane.r, chunk, x);
-      multiply<Format>(x, weight, raw, sum[t]);
+      for (int t = 0; t < kRowTiles; ++t) {
+        Operand x;
+        load_inputs<Format::kVector>(args, first_row + 8 * t + lane.r, chunk, x);
+        multiply<Format>(x, weight, raw, sum[t]);
+      }
+      raw = next;
     }
-    raw = next;
+  } else {
+    constexpr int kStages = kAhead + 1;
+    typename Format::Raw ring[kStages];
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s)
+      if (warp + s * kWarps < chunks) Format::load(args, lane, tile, warp + s * kWarps, ring[s]);
+    for (int first = warp; first < chunks; first += kStages * kWarps) {
+#pragma unroll
+      for (int s = 0; s < kStages; ++s) {
+        const int chunk = first + s * kWarps, ahead = chunk + kAhead * kWarps;
+        if (ahead < chunks) Format::load(args, lane, tile, ahead, ring[(s + kAhead) % kStages]);
+        if (chunk >= chunks) continue;
+        Operand weight;
+        Format::decode(ring[s], weight);
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+          Operand x;
+          load_inputs<Format::kVector>(args, first_row + 8 * t + lane.r, chunk, x);
+          multiply<Format>(x, weight, ring[s], sum[t]);
+        }
+      }
+    }
   }
 
   constexpr int kTilesAtATime = kMeetRows / 8;
@@ -350,9 +375,9 @@ __device__ void run(const LinearArgs& args) {
 
 }  // namespace linear
 
-#define LINEAR_KERNEL(name, Format, tiles)                                     \
+#define LINEAR_KERNEL(name, Format, tiles, ...)                                \
   SM70_KERNEL((linear::kThreads), linear_##name##_m##tiles, LinearArgs args) { \
-    linear::run<linear::Format, tiles>(args);                                  \
+    linear::run<linear::Format, tiles, ##__VA_ARGS__>(args);                   \
   }
 
 #define LINEAR_KERNELS(name, Format) \

@@ -8,9 +8,9 @@ from ctypes import c_double, c_int64, c_void_p
 import torch
 
 from native.cuda_bindings import check, launch
-from native.cuda_bindings.packed import PackedInt4, PackedNvfp4
+from native.cuda_bindings.packed import PackedInt4, PackedNvfp4, check_few_rows
 
-_FP16, _, _Q4_1, _Q8_0, _INT4, _NVFP4 = range(6)
+_FP16, _, _Q4_1, _Q8_0, _INT4, _NVFP4, _NVFP4_FEW_ROWS = range(7)
 _GGUF_TILE_ROWS, _GGUF_GROUP = 16, 32
 _Q4_1_TILE_BYTES, _Q8_0_TILE_BYTES = 320, 544
 # The kernel keeps E2M1 * E4M3 in a half as 2^-7 of its value.
@@ -104,13 +104,20 @@ def linear_nvfp4(
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     out_dtype: torch.dtype = torch.float16,
+    few_rows: bool = False,
 ) -> torch.Tensor:
-    """`linear_f16` over an NVFP4 weight, decoded exactly; [M, n] of the logical width, whatever the padding."""
+    """`linear_f16` over an NVFP4 weight, decoded exactly; [M, n] of the logical width, whatever the padding.
+
+    ``few_rows``: by the kernel for at most `packed.FEW_ROWS` rows, which asks for weights further ahead; the same bits.
+    """
+    if few_rows:
+        check_few_rows(x)
     tiles = (weight.padded_n // 32, weight.k // 32, 32, 16)
     check.tensor("weight.codes", weight.codes, torch.uint8, tiles, like=x)
     check.tensor("weight.scales", weight.scales, torch.float8_e4m3fn, (*tiles[:3], 2), like=x)
     factor = weight.global_scale * _NVFP4_FACTOR
-    return _linear(x, weight.codes, weight.scales, weight.n, weight.k, _NVFP4, residual, out, out_dtype, factor=factor)
+    kind = _NVFP4_FEW_ROWS if few_rows else _NVFP4
+    return _linear(x, weight.codes, weight.scales, weight.n, weight.k, kind, residual, out, out_dtype, factor=factor)
 
 
 def _linear(

@@ -18,6 +18,7 @@ import torch
 COLUMNS = 32  # of a tile: what n is padded to
 CHUNK = 32  # inputs of a tile: what k must be a multiple of
 NVFP4_BLOCK = 16
+FEW_ROWS = 32  # of x, that the NVFP4 kernel of few rows takes at most
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble j of a word holds column order[j]
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
@@ -149,6 +150,12 @@ def pack_nvfp4(
     tiles = _pad_columns(scale_codes).view(-1, COLUMNS, k // CHUNK, CHUNK // NVFP4_BLOCK).transpose(1, 2).contiguous()
     factor = global_scale if convention == "multiply" else 1.0 / global_scale
     return PackedNvfp4(_pack_codes(codes), tiles.view(torch.float8_e4m3fn), n, k, factor)
+
+
+def check_few_rows(x: torch.Tensor) -> None:
+    """Raise ``ValueError`` where ``x`` [M, K] has more rows than the kernel for few of them takes."""
+    if x.shape[0] > FEW_ROWS:
+        raise ValueError(f"x: saw {x.shape[0]} rows, allowed up to {FEW_ROWS} for the kernel of few rows")
 
 
 def lane_columns(device: torch.device | None = None) -> torch.Tensor:

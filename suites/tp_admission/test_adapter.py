@@ -18,9 +18,10 @@ from engine.linear.adapter import (
     finished,
     padded_rows,
 )
-from engine.linear.admission import Admitted, LinearKernel, Projection, Split, admit
+from engine.linear.admission import SMALL_M_ROWS, Admitted, LinearKernel, Projection, Split, admit
 from engine.linear.fold import one_global_scale
 from engine.linear.nvfp4 import Nvfp4Matrix
+from engine.ops import functional
 from suites.oracles import int4
 from suites.oracles.arrays import F64
 from suites.oracles.judge import assert_bits_equal
@@ -171,6 +172,40 @@ def test_the_small_m_route_runs_only_where_it_is_promoted(
     assert counters.ran == {expected: 1}
     if tp != 4:
         assert admitted.notes == (f"small-M kernel is promoted at TP 4 alone, this is TP {tp}",)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 17, 32])
+@pytest.mark.parametrize(("n", "k"), [(24, 64), (48, 512), (64, 1344), (4120, 320)])
+def test_the_small_m_kernel_has_the_bits_of_the_packed_one(
+    n: int, k: int, rows: int, targets: tuple[Target, ...], record: Record
+) -> None:
+    """Another schedule of loads, the same order of adding: a row's bits do not depend on which of the two it took.
+
+    Widths that are padded, and inputs of fewer and of more tiles than are asked for ahead.
+    """
+    record.group("small m")
+    weights = Nvfp4Weights.random(np.random.default_rng(k), n, k)
+    x = (0.1 * np.random.default_rng(rows).normal(size=(rows, k))).astype(np.float16).astype(np.float64)
+    admitted = _admitted(n, k, tp=4)
+    assert admitted.kernel is LinearKernel.SMALL_M
+    for target in targets:
+        got = []
+        for kernel in (LinearKernel.SMALL_M, LinearKernel.PACKED):
+            projection = adapt_nvfp4(
+                replace(admitted, kernel=kernel), [weights.matrix()], device=torch.device(target.name)
+            )
+            buffer = target.unwritten(rows, admitted.physical_n)
+            got.append(array(projection.run(target.put(x), buffer)[0]))
+            assert not buffer[:, n:].any(), "the padding is not exactly zero"
+        assert_bits_equal(got[0], got[1], f"small-M kernel, {rows} rows of [{n}, {k}]")
+        assert relative_l2(f64(torch.from_numpy(got[0])), weights.product(x)) < CLOSE
+
+
+def test_the_small_m_kernel_takes_no_more_rows_than_the_table_says(native_library: str, record: Record) -> None:
+    record.group("small m")
+    assert SMALL_M_ROWS == functional.FEW_ROWS
+    with pytest.raises(ValueError, match="x: saw 33 rows, allowed up to 32 for the kernel of few rows"):
+        functional.linear_few_rows(torch.zeros(33, K), _nvfp4(64).matrix().pack())
 
 
 def _product(parts: list[Nvfp4Matrix], x: F64) -> F64:
