@@ -24,6 +24,7 @@ from engine.state.sequence import SequenceState
 from suites.recording import Record
 from suites.spec_decode.conftest import EngineOf
 from suites.spec_decode.tape import drafting
+from suites.spec_decode.texts import COPIES, QUESTIONS, asked, drawn
 
 pytestmark = pytest.mark.group("no trace")
 
@@ -152,15 +153,23 @@ def test_poison_changes_no_token(
     assert poisoner.rejected > 10 or (name == "lookup" and temperature > 0), "the case has no power"
 
 
-def test_poison_on_the_real_model(
-    smollm2: Path, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch, record: Record
+@pytest.mark.parametrize("name", ENGINES)
+def test_poison_on_the_trained_pair(
+    name: str,
+    quasar: Path,
+    quasar_draft: Path,
+    engine_of: EngineOf,
+    monkeypatch: pytest.MonkeyPatch,
+    record: Record,
 ) -> None:
-    llm = engine_of(smollm2, draft="lookup", max_model_len=300)
-    prompt = llm.chat_prompt("Repeat this text word by word: All that glitters is not gold, often have you heard.")
-    params = SamplingParams(max_tokens=24, temperature=0.6, top_k=20, seed=1, stop_token_ids=())
-    expected = llm.generate(prompt, params)
+    """Real acceptance, and requests that end by themselves inside a block."""
+    own = ENGINES[name] if name == "lookup" else {"draft_model": quasar_draft, **ENGINES[name]}
+    llm = engine_of(quasar, **{"draft_tokens": K, **own}, max_sequences=2, max_model_len=160)
+    prompts, params = [asked(COPIES[2]), asked(QUESTIONS[2])], [drawn(30, 1), drawn(20, 2)]
+    expected = llm.generate_batch(prompts, params)
     with poisoned(llm, monkeypatch) as poisoner:
-        assert llm.generate(prompt, params).token_ids == expected.token_ids
+        results = llm.generate_batch(prompts, params)
+    assert [result.token_ids for result in results] == [result.token_ids for result in expected]
     assert poisoner.rejected > 0
     record.metric("drafts rejected", poisoner.rejected, "token")
 

@@ -25,6 +25,8 @@ pytestmark = pytest.mark.group("state replay")
 
 PROMPT = [5, 9, 7, 33, 12, 60, 61, 62, 5, 9, 7]
 ANCHOR = 14
+# Two states in each of six layers, keys and values in each of two, the logits.
+TENSORS = 6 * 2 + 2 * 2 + 1
 GENEROUS = {"draft": "lookup", "draft_tokens": 15, "kv_cache_tokens": 1600}
 
 
@@ -33,13 +35,14 @@ def replayed(llm: LLM, rounds: list[ReplayRound], prompt: list[int] = PROMPT) ->
 
 
 @pytest.mark.parametrize("drafts", [1, 3, 7, 15])
-@pytest.mark.parametrize("seed", range(4))
-def test_random_patterns(seed: int, drafts: int, hybrid: Path, engine_of: EngineOf, record: Record) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_random_patterns(seed: int, drafts: int, quasar: Path, engine_of: EngineOf, record: Record) -> None:
     """Every accepted count of 0..K comes up; keys, values, windows, matrices and logits, bit for bit."""
-    llm = engine_of(hybrid, **GENEROUS)
-    report = replayed(llm, random_rounds(seed, llm.runner.vocab_size, 12, drafts))
+    llm = engine_of(quasar, **GENEROUS)
+    rounds = max(6, drafts + 1)
+    report = replayed(llm, random_rounds(seed, llm.runner.vocab_size, rounds, drafts))
     assert report.equal, f"round {report.failed_round}: {report.difference}"
-    assert report.tensors == 12 * 9
+    assert report.tensors == rounds * TENSORS
     record.metric("tensors compared", report.tensors, "tensor")
 
 
@@ -65,14 +68,12 @@ def test_prompts_shorter_than_the_convolution(length: int, hybrid: Path, engine_
     assert report.equal, f"round {report.failed_round}: {report.difference}"
 
 
-@pytest.mark.parametrize("kv_cache_dtype", ["float32", "float16"])
-def test_the_real_model(kv_cache_dtype: str, smollm2: Path, engine_of: EngineOf) -> None:
-    llm = engine_of(
-        smollm2, draft="lookup", draft_tokens=7, kv_cache_tokens=400, max_model_len=200, kv_cache_dtype=kv_cache_dtype
-    )
+@pytest.mark.parametrize("kv_cache_dtype", ["float16", "fp8_e4m3", "fp8_e5m2"])
+def test_every_cache_format(kv_cache_dtype: str, quasar: Path, engine_of: EngineOf) -> None:
+    llm = engine_of(quasar, **GENEROUS, kv_cache_dtype=kv_cache_dtype)
     report = replayed(llm, random_rounds(3, llm.runner.vocab_size, 3, 7))
     assert report.equal, f"round {report.failed_round}: {report.difference}"
-    assert report.tensors == 3 * 61
+    assert report.tensors == 3 * TENSORS
 
 
 @pytest.mark.parametrize(
@@ -136,12 +137,12 @@ RUN = ForcedRun(
 )
 
 
-def test_two_fresh_processes_are_the_same(hybrid: Path, record: Record) -> None:
+def test_two_fresh_processes_are_the_same(quasar: Path, record: Record) -> None:
     """The A/A control, without which no drift can be put down to a switch."""
-    report = drift(replace(RUN, model=str(hybrid)))
+    report = drift(replace(RUN, model=str(quasar)))
     record.metric("largest TV between two processes", max(report.tv), "1", better="lower")
     assert report.equal, f"{report.difference}; largest TV {max(report.tv)}"
-    assert len(report.tokens) == len(report.tv) == 24
+    assert len(report.tokens) == len(report.tv) > RUN.continue_by
 
 
 @pytest.mark.parametrize(

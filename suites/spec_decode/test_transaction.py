@@ -16,6 +16,7 @@ from engine.state.blocks import NULL_BLOCK, BlockPool, BlockPoolExhausted
 from engine.state.sequence import SequenceState
 from engine.state.slots import NO_SLOT, RecurrentSlots
 from suites.spec_decode.conftest import EngineOf
+from suites.spec_decode.texts import COPIES, asked
 
 pytestmark = pytest.mark.group("transaction")
 
@@ -168,10 +169,13 @@ def test_a_stop_token_inside_a_block_ends_there(
     assert_stops_inside_a_block(engine(name, engine_of, hybrid, wide_draft), PROMPT, hot(60, seed))
 
 
-def test_a_stop_token_inside_a_looked_up_block_ends_there(smollm2: Path, engine_of: EngineOf) -> None:
-    llm = engine_of(smollm2, draft="lookup", max_model_len=300)
-    prompt = llm.chat_prompt("Repeat this text word by word: All that glitters is not gold, often have you heard.")
-    assert_stops_inside_a_block(llm, prompt, SamplingParams(max_tokens=32, seed=1, stop_token_ids=()))
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_stop_token_inside_an_accepted_block_ends_there(
+    name: str, quasar: Path, quasar_draft: Path, engine_of: EngineOf
+) -> None:
+    """The trained pair over a copy: blocks of which most is accepted."""
+    llm = engine(name, engine_of, quasar, quasar_draft, max_model_len=160)
+    assert_stops_inside_a_block(llm, asked(COPIES[0]), SamplingParams(max_tokens=32, seed=1, stop_token_ids=()))
 
 
 @pytest.mark.parametrize("name", ENGINES)
