@@ -7,7 +7,8 @@ constexpr unsigned kThreads = 256;
 constexpr int64_t kColumns = 32;
 enum Format { kFp16, kFp16Any, kQ41, kQ80, kInt4, kNvfp4, kNvfp4Small, kFormats };
 constexpr int64_t kSmallRows = 32;
-const char* const kNames[kFormats] = {"FP16", "FP16 of any alignment", "Q4_1", "Q8_0", "int4", "NVFP4", "NVFP4 of few rows"};
+const char* const kNames[kFormats] = {"FP16",  "FP16 of any alignment", "Q4_1", "Q8_0", "int4",
+                                      "NVFP4", "NVFP4 of few rows"};
 
 #define SM70_LINEAR(image, name)  \
   {{image, "linear_" name "_m1"}, \
