@@ -60,8 +60,11 @@ def lease_command(options: argparse.Namespace, command: Sequence[str], say: Say,
     if options.action == "list":
         if command:
             raise UsageError("harness lease list takes nothing after --")
-        for name, holder in held(folder).items():
+        holders = held(folder)
+        for name, holder in holders.items():
             show(f"{name}: {holder or 'held by a process that did not sign'}")
+        if not holders:
+            say("nothing is held")
         return ExitCode.OK
     if not command:
         raise UsageError("nothing to run", "harness lease run [--cpu] [--gpu all] -- COMMAND")

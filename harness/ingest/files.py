@@ -86,6 +86,8 @@ def ingest_into(run: RunDir, scope: str, paths: Sequence[Path], form: str, facts
     """Make a scope of a run folder out of foreign files; ``facts`` are what a person states about the machine."""
     files = []
     for path in paths:
+        if not path.exists():
+            raise UsageError(f"there is nothing at {path}", "give files that another tool wrote")
         try:
             files.append((path, path.read_bytes()))
         except OSError as error:

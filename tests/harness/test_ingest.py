@@ -380,7 +380,7 @@ def test_facts_a_person_states(tmp_path: Path) -> None:
     assert environment["device_key"] == "sm70-v100-x1"
     assert "give KEY=VALUE" in call_here(tmp_path, "ingest", "x", "--scope", "s", "--fact", "x").err
     assert "is no scope name" in call_here(tmp_path, "ingest", "x", "--scope", "S!").err
-    assert call_here(tmp_path, "ingest", "absent", "--scope", "s").code == 3
+    assert call_here(tmp_path, "ingest", "absent", "--scope", "s").code == 2
 
 
 def test_a_killed_ingestion_says_how_to_go_on(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def test_a_command_runs_under_the_lease(tmp_path: Path, locks: dict[str, str]) -
     assert ran.code == ExitCode.OK, ran.err
     assert ran.out.startswith("cpu: process ")
     assert "harness lease list" in ran.out
-    assert call_harness(REPOSITORY, "lease", "list", env=locks).out == ""
+    free = call_harness(REPOSITORY, "lease", "list", env=locks)
+    assert (free.out, free.err) == ("", "nothing is held\n")
 
 
 @pytest.mark.parametrize(
