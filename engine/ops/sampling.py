@@ -11,21 +11,27 @@ A dtype, shape or stride that an op does not take raises ``ValueError`` with wha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from engine.ops.sampling_reference import PlanColumn, RowFlag
 from native.bindings import sampling as native_cpu
+from native.bindings.call import Program
 from native.cuda_bindings import sampling as native_cuda
 
 __all__ = [
     "PlanColumn",
     "RowFlag",
+    "bind_sampling_cut",
+    "bind_sampling_sample",
     "sampling_apply",
     "sampling_cut",
     "sampling_draw",
     "sampling_masses",
     "sampling_plan",
+    "sampling_sample",
     "sampling_weigh",
 ]
 
@@ -83,6 +89,78 @@ def sampling_cut(
     plan = native_cpu.bind_sampling_plan(logits, top_k, top_p, temperature, out)()
     native_cpu.bind_sampling_apply(logits, plan, temperature, mask_value)()
     return plan
+
+
+def sampling_sample(
+    logits: Tensor,
+    random_bits: Tensor,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    temperature: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`sampling_plan`, then `sampling_draw` by that plan: the plan and one token id a row. The logits are only read.
+
+    On a GPU one call, and the draw reuses what the plan has seen.
+    """
+    if logits.is_cuda:
+        return native_cuda.sampling_sample(logits, random_bits, top_k, top_p, temperature)
+    plan = native_cpu.bind_sampling_plan(logits, top_k, top_p, temperature)()
+    return plan, native_cpu.bind_sampling_draw(logits, plan, random_bits, temperature)()
+
+
+def bind_sampling_cut(
+    logits: Tensor,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    temperature: Tensor | None = None,
+    *,
+    mask_value: float = -torch.inf,
+    out: Tensor | None = None,
+) -> Callable[[], Tensor]:
+    """`sampling_cut`, checked now and run at each call of what comes back: on whatever the same tensors hold then.
+
+    Each run returns the same plan tensor. One that is in use on two streams at once needs a binding for each.
+    """
+    if logits.is_cuda:
+        return native_cuda.bind_sampling_cut(logits, top_k, top_p, temperature, mask_value, out)
+    plan = native_cpu.bind_sampling_plan(logits, top_k, top_p, temperature, out)
+    apply = native_cpu.bind_sampling_apply(logits, plan.out, temperature, mask_value)
+    both = Program((plan, apply))
+
+    def cut() -> Tensor:
+        both()
+        return plan.out
+
+    return cut
+
+
+def bind_sampling_sample(
+    logits: Tensor,
+    random_bits: Tensor,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    temperature: Tensor | None = None,
+    *,
+    plan: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Callable[[], Tensor]:
+    """`sampling_sample`, checked now and run at each call of what comes back, which returns the ids.
+
+    Args:
+        plan: where to put the plan, for a caller that wants it; int32 [B, 4].
+        out: where to put the ids, int64 [B].
+    """
+    if logits.is_cuda:
+        return native_cuda.bind_sampling_sample(logits, random_bits, top_k, top_p, temperature, plan=plan, out=out)
+    planned = native_cpu.bind_sampling_plan(logits, top_k, top_p, temperature, plan)
+    draw = native_cpu.bind_sampling_draw(logits, planned.out, random_bits, temperature, None, out)
+    both = Program((planned, draw))
+
+    def sample() -> Tensor:
+        both()
+        return draw.out
+
+    return sample
 
 
 def sampling_masses(

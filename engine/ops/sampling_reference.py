@@ -262,3 +262,15 @@ def sampling_draw(
         pick = ((int(random_bits[index]) & (2**64 - 1)) * total) >> 64
         out[index] = int((torch.cumsum(masses, 0) <= pick).sum()) if total else -1
     return out
+
+
+def sampling_sample(
+    logits: Tensor,
+    random_bits: Tensor,
+    top_k: Tensor | None = None,
+    top_p: Tensor | None = None,
+    temperature: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`sampling_plan`, then `sampling_draw` by that plan; returns both."""
+    plan = sampling_plan(logits, top_k, top_p, temperature)
+    return plan, sampling_draw(logits, plan, random_bits, temperature)

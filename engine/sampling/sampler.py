@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.ops import sampling as ops
-from engine.sampling.cutoffs import RowSettings, plan_cutoffs, row_faults
+from engine.sampling.cutoffs import RowSettings, row_faults
 from engine.sampling.random import Purpose, random_bits_tensor
 
 
@@ -31,9 +31,8 @@ class Sampled:
 def greedy(logits: Tensor) -> Tensor:
     """The lowest id of each row's maximum, i64 [B]; -1 for a row with NaN, +inf or nothing finite. f32 [B, V]."""
     temperature = torch.zeros(logits.shape[0], dtype=torch.float32, device=logits.device)
-    plan = ops.sampling_plan(logits, None, None, temperature)
     bits = torch.zeros(logits.shape[0], dtype=torch.int64, device=logits.device)
-    return ops.sampling_draw(logits, plan, bits, temperature)
+    return ops.sampling_sample(logits, bits, None, None, temperature)[1]
 
 
 def sample(
@@ -47,7 +46,6 @@ def sample(
 
     `seeds[i]` and `positions[i]` (the position that the token will take) name the random number of row i.
     """
-    plan = plan_cutoffs(logits, settings)
     bits = random_bits_tensor(seeds, positions, purpose, device=logits.device)
-    token_ids = ops.sampling_draw(logits, plan, bits, settings.temperature)
+    plan, token_ids = ops.sampling_sample(logits, bits, settings.top_k, settings.top_p, settings.temperature)
     return Sampled(tuple(token_ids.tolist()), row_faults(plan))

@@ -141,10 +141,10 @@ class ReadAhead:
         Raises ``ValueError`` where a kernel met an index that cannot be.
         """
         settings = self._settings
-        plan = ops.sampling_plan(logits, settings.top_k, settings.top_p, settings.temperature)
+        plan, drawn = ops.sampling_sample(logits, self._sent[0], settings.top_k, settings.top_p, settings.temperature)
         answers = torch.zeros(len(logits), _WIDTH, dtype=torch.int64, device=self._device)
         answers[:, :_WEIGHT] = plan
-        answers[:, _TARGET] = ops.sampling_draw(logits, plan, self._sent[0], settings.temperature)
+        answers[:, _TARGET] = drawn
         if self._draws:
             drafts = self._sent[2]
             weighed = ops.sampling_weigh(logits, plan, drafts.clamp(min=0), settings.temperature)

@@ -58,6 +58,85 @@ __device__ inline Quad read_quad(const RowReader& row, int base, int lane) {
   return quad;
 }
 
+// Four values of a lane after temperature and the id of the first; ids are `step` apart.
+struct Values {
+  float at[4];
+  int first;
+  int step;
+};
+
+// The kWarpRead values from `base` on, read by one warp. Past the end: -inf, or with kRepeat the row's last value.
+template <bool kRepeat = false>
+__device__ inline Values read_values(const RowReader& row, int base, int lane) {
+  Values values;
+  if (row.vectors) {
+    values.first = base + 4 * lane;
+    values.step = 1;
+    if (values.first + 3 < row.width) {
+      const float4 four = *reinterpret_cast<const float4*>(row.data + values.first);
+      values.at[0] = row.value(four.x);
+      values.at[1] = row.value(four.y);
+      values.at[2] = row.value(four.z);
+      values.at[3] = row.value(four.w);
+      return values;
+    }
+  } else {
+    values.first = base + lane;
+    values.step = kWarp;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int id = values.first + i * values.step;
+    values.at[i] = kRepeat || id < row.width ? row.value(row.data[min(id, row.width - 1)]) : -infinity();
+  }
+  return values;
+}
+
+__device__ inline float4 load_four(const RowReader& row, int first) {
+  return *reinterpret_cast<const float4*>(row.data + first);
+}
+
+__device__ inline Values values_of(const RowReader& row, float4 four, int first) {
+  Values values = {{four.x, four.y, four.z, four.w}, first, 1};
+  if (row.temperature == 1.0f) return values;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) values.at[i] = row.value(values.at[i]);
+  return values;
+}
+
+// Calls body(values) for the reads of one warp from `base` up to `end`, `step` apart; of an aligned row the next read
+// is under way meanwhile.
+template <class Body>
+__device__ void each_read(const RowReader& row, int base, int end, int step, int lane, Body&& body) {
+  if (row.vectors) {
+    const int whole = min(end, row.width / kWarpRead * kWarpRead);
+    float4 next = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (base < whole) next = load_four(row, base + 4 * lane);
+    while (base < whole) {
+      const float4 four = next;
+      const int first = base + 4 * lane;
+      base += step;
+      if (base < whole) next = load_four(row, base + 4 * lane);
+      body(values_of(row, four, first));
+    }
+  }
+  for (; base < end; base += step) body(read_values(row, base, lane));
+}
+
+// Writes what `values` became back to `out`, the row's own place.
+__device__ inline void write_values(const RowReader& row, float* out, const Values& values) {
+  if (row.vectors && values.first + 3 < row.width) {
+    *reinterpret_cast<float4*>(out + values.first) =
+        make_float4(values.at[0], values.at[1], values.at[2], values.at[3]);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int id = values.first + i * values.step;
+    if (id < row.width) out[id] = values.at[i];
+  }
+}
+
 __device__ inline uint32_t warp_max(uint32_t value) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) value = max(value, __shfl_xor_sync(kFullMask, value, step));
@@ -80,6 +159,50 @@ __device__ inline T load_fresh(const T* from) {
   return __ldcg(from);
 #endif
 }
+
+// Shifts that give nothing when they are by 32 or more.
+__device__ inline uint32_t left_or_none(uint32_t value, uint32_t by) {
+#ifdef SM70_EMULATED
+  return by < 32 ? value << by : 0;
+#else
+  uint32_t shifted;
+  asm("shl.b32 %0, %1, %2;" : "=r"(shifted) : "r"(value), "r"(by));
+  return shifted;
+#endif
+}
+
+__device__ inline uint32_t right_or_none(uint32_t value, uint32_t by) {
+#ifdef SM70_EMULATED
+  return by < 32 ? value >> by : 0;
+#else
+  uint32_t shifted;
+  asm("shr.u32 %0, %1, %2;" : "=r"(shifted) : "r"(value), "r"(by));
+  return shifted;
+#endif
+}
+
+// mass_of() of a value less than 63 octaves below the maximum, in halves of 32 bits, which cost half.
+__device__ inline uint64_t mass_within(float value, double maximum) {
+  uint64_t distance;
+  octaves_below(value, maximum, distance);
+  const uint32_t power = power_at(static_cast<uint32_t>(distance));
+  const uint32_t octaves = static_cast<uint32_t>(distance >> 32);
+  constexpr uint32_t kWhole = kMassBits - 31;  // up to as many octaves a power is shifted left, and nothing is rounded
+  const uint32_t rounded = (right_or_none(power, octaves - (kWhole + 1)) + 1) >> 1;
+  const uint32_t low = left_or_none(power, kWhole - octaves) | rounded;
+  return static_cast<uint64_t>(right_or_none(power, 32 - kWhole + octaves)) << 32 | low;
+}
+
+// The chunks of slice `index` of `slices`.
+struct Slice {
+  int first, end;
+  __device__ Slice(const SamplingBatch& batch, int index, int slices) {
+    const int chunks = ceil_divide(batch.width, batch.chunk);
+    const int each = ceil_divide(chunks, slices);
+    first = min(index * each, chunks);
+    end = min(chunks, first + each);
+  }
+};
 
 // Block-wide operations; all threads of the block call them together. `scratch` is shared and used again at once.
 template <int kThreads>

@@ -13,7 +13,8 @@ const Kernel g_finish("sampling_finish", "sampling_finish");
 const Kernel g_draw("sampling_draw", "sampling_draw");
 const Kernel g_masses("sampling_draw", "sampling_masses");
 
-const Capability g_plan_capability("sampling_plan_cuda", 1);
+const Capability g_plan_capability("sampling_plan_cuda", 2);
+const Capability g_sample_capability("sampling_sample_cuda", 1);
 const Capability g_apply_capability("sampling_apply_cuda", 1);
 const Capability g_draw_capability("sampling_draw_cuda", 1);
 const Capability g_weigh_capability("sampling_weigh_cuda", 1);
@@ -21,6 +22,7 @@ const Capability g_masses_capability("sampling_masses_cuda", 1);
 
 constexpr int64_t kSliceEntries = 1 << 17;  // more would overflow the plan kernel's counters of mass
 constexpr int64_t kMaxRows = 65535;         // the grid's second dimension
+constexpr int64_t kScanChunks = 4;          // of a warp of the scan kernel, at least
 
 // How many blocks walk each row. No result depends on it.
 struct Shape {
@@ -70,14 +72,24 @@ int shape_of(const SamplingArgs* args, int64_t bytes, int device, Error& error, 
 }
 
 int scan(const Shape& shape, const SamplingArgs* args, Where where, Error& error) {
-  return g_scan.launch(shape.grid(shape.blocks(g_scan, kScanThreads, 4)), {kScanThreads}, 0, where, error, shape.batch,
-                       args->workspace);
+  return g_scan.launch(shape.grid(shape.blocks(g_scan, kScanThreads, kScanChunks)), {kScanThreads}, 0, where, error,
+                       shape.batch, args->workspace);
 }
 
-int apply(const Shape& shape, const SamplingArgs* args, const RowWorkspace* workspace, Where where, Error& error) {
-  const RowPlan* plan = args->plan;
-  return g_apply.launch(shape.grid(shape.blocks(g_apply, kScanThreads)), {kScanThreads}, 0, where, error, shape.batch,
-                        args->logits, plan, static_cast<float>(args->mask_value), workspace);
+CutTarget target_of(const SamplingArgs* args, bool cuts) {
+  return {cuts ? args->logits : nullptr, static_cast<float>(args->mask_value)};
+}
+
+// The largest keys of the chunks, then the plans; where `cuts`, the logits are cut in the same three launches.
+int plan(const Shape& shape, const SamplingArgs* args, bool cuts, Where where, Error& error) {
+  const unsigned scanners = shape.blocks(g_scan, kScanThreads, kScanChunks);
+  const CutTarget target = target_of(args, cuts);
+  if (g_scan.launch(shape.grid(scanners), {kScanThreads}, 0, where, error, shape.batch, args->workspace) != 0 ||
+      g_plan.launch(shape.grid(shape.blocks(g_plan, kPlanThreads)), {kPlanThreads}, 0, where, error, shape.batch,
+                    args->workspace, args->plan, target, static_cast<int32_t>(scanners)) != 0)
+    return 1;
+  return g_finish.launch(shape.grid(shape.blocks(g_finish, kFinishThreads)), {kFinishThreads}, 0, where, error,
+                         shape.batch, args->workspace, args->plan, target);
 }
 
 int draw(const Shape& shape, const SamplingArgs* args, bool weigh, Where where, Error& error) {
@@ -91,21 +103,25 @@ int draw(const Shape& shape, const SamplingArgs* args, bool weigh, Where where, 
 }  // namespace
 }  // namespace sm70
 
-// Plans, and where `apply` is set cuts too, reading each logit once and a few of them twice.
+// Plans, and where `apply` is set cuts too.
 SM70_EXPORT int sm70_sampling_plan_cuda(const sm70::SamplingArgs* args, int64_t args_bytes, int device, void* stream,
                                         char* err, int64_t err_len) {
   using namespace sm70;
   Error error{err, err_len};
   Shape shape;
+  if (shape_of(args, args_bytes, device, error, shape) != 0) return 1;
+  return plan(shape, args, args->apply != 0, {device, stream}, error);
+}
+
+// Plans and draws by that plan, with one look at the chunks.
+SM70_EXPORT int sm70_sampling_sample_cuda(const sm70::SamplingArgs* args, int64_t args_bytes, int device, void* stream,
+                                          char* err, int64_t err_len) {
+  using namespace sm70;
+  Error error{err, err_len};
+  Shape shape;
   const Where where{device, stream};
-  if (shape_of(args, args_bytes, device, error, shape) != 0 || scan(shape, args, where, error) != 0) return 1;
-  const unsigned slices = shape.blocks(g_plan, kPlanThreads);
-  if (g_plan.launch(shape.grid(slices), {kPlanThreads}, 0, where, error, shape.batch, args->workspace, args->plan) != 0)
-    return 1;
-  if (g_finish.launch(shape.grid(shape.blocks(g_finish, kFinishThreads)), {kFinishThreads}, 0, where, error,
-                      shape.batch, args->workspace, args->plan, static_cast<int32_t>(slices)) != 0)
-    return 1;
-  return args->apply != 0 ? apply(shape, args, args->workspace, where, error) : 0;
+  if (shape_of(args, args_bytes, device, error, shape) != 0 || plan(shape, args, false, where, error) != 0) return 1;
+  return draw(shape, args, false, where, error);
 }
 
 SM70_EXPORT int sm70_sampling_apply_cuda(const sm70::SamplingArgs* args, int64_t args_bytes, int device, void* stream,
@@ -114,7 +130,9 @@ SM70_EXPORT int sm70_sampling_apply_cuda(const sm70::SamplingArgs* args, int64_t
   Error error{err, err_len};
   Shape shape;
   if (shape_of(args, args_bytes, device, error, shape) != 0) return 1;
-  return apply(shape, args, nullptr, {device, stream}, error);
+  const RowPlan* plan = args->plan;
+  return g_apply.launch(shape.grid(shape.blocks(g_apply, kScanThreads)), {kScanThreads}, 0, {device, stream}, error,
+                        shape.batch, target_of(args, true), plan);
 }
 
 SM70_EXPORT int sm70_sampling_draw_cuda(const sm70::SamplingArgs* args, int64_t args_bytes, int device, void* stream,

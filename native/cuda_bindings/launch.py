@@ -20,6 +20,7 @@ _loaded_devices: set[int] = set()
 _emulation: ctypes.CDLL | None = None
 # Ops that were found new enough, by (name, capability, emulated or not): asking the library costs more than a launch.
 _functions: dict[tuple[str, int, bool], Callable[..., int]] = {}
+_record_functions: dict[tuple[str, int, bool], Callable[..., int]] = {}
 
 
 class _Message(threading.local):
@@ -28,6 +29,7 @@ class _Message(threading.local):
     def __init__(self) -> None:
         self.buffer = ctypes.create_string_buffer(ERROR_BYTES)
         self.size = c_int64(ERROR_BYTES)
+        self.address = ctypes.addressof(self.buffer)
 
 
 _message = _Message()
@@ -43,12 +45,12 @@ def emulated(library: Path, order: int = 0) -> Iterator[None]:
     before = _emulation
     _emulation = ctypes.CDLL(str(library))
     _emulation.sm70_emulation_order(order)
-    _functions.clear()
+    _forget_functions()
     try:
         yield
     finally:
         _emulation = before
-        _functions.clear()
+        _forget_functions()
 
 
 @contextlib.contextmanager
@@ -60,6 +62,11 @@ def suspended() -> Iterator[None]:
         yield
     finally:
         _emulation = before
+
+
+def _forget_functions() -> None:
+    _functions.clear()
+    _record_functions.clear()
 
 
 def device_type() -> str:
@@ -104,6 +111,37 @@ def run(op: str, capability: int, device: torch.device, arguments: tuple[object,
     tail = (c_int(index), c_void_p(stream), message.buffer, message.size)
     if function(*map(_native, arguments), *tail) != 0:
         raise RuntimeError(f"{op}: {message.buffer.value.decode()}")
+
+
+def run_record(op: str, capability: int, device: torch.device, record: bytes) -> None:
+    """Call ``sm70_<op>_cuda(record, its size, device, stream, err, err_len)``: an op whose arguments are one record.
+
+    A packed record and plain numbers cost Python a fraction of what `run`'s typed values do, which counts for an op
+    that takes the device less time than its call.
+
+    Raises:
+        NativeLibraryError, RuntimeError: as `run`.
+    """
+    function = _record_functions.get((op, capability, _emulation is not None)) or _record_function(op, capability)
+    index = 0
+    stream = 0
+    if device.type == "cuda":
+        index = device.index or 0
+        if index not in _loaded_devices:
+            _load(index)
+        stream = torch._C._cuda_getCurrentRawStream(index)
+    message = _message
+    if function(record, len(record), index, stream, message.address, ERROR_BYTES):
+        raise RuntimeError(f"{op}: {message.buffer.value.decode()}")
+
+
+def _record_function(op: str, capability: int) -> Callable[..., int]:
+    _function(op, capability)
+    # Looked up by name, a library gives a function object of its own, whose argument types disturb no other caller.
+    function = _library()[f"sm70_{op}_cuda"]
+    function.argtypes = (c_void_p, c_int64, c_int, c_void_p, c_void_p, c_int64)
+    _record_functions[op, capability, _emulation is not None] = function
+    return function
 
 
 def _function(op: str, capability: int) -> Callable[..., int]:

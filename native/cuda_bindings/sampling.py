@@ -5,8 +5,8 @@ Nothing waits for the device and nothing is copied: an op allocates `WORKSPACE_R
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import c_double, c_int64, c_void_p
+import struct
+from typing import Any
 
 import torch
 
@@ -19,10 +19,9 @@ MAX_WIDTH = 2**22
 MAX_LAUNCH_ROWS = 65535
 """Rows of one launch."""
 
-WORKSPACE_ROW_BYTES = 36416
+WORKSPACE_ROW_BYTES = 43392
 """What an op allocates for each row, whatever the width of the row; the library refuses another size."""
 
-_POINTERS = ("logits", "top_k", "top_p", "temperature", "plan", "workspace", "bits", "excluded", "tokens", "out")
 _ROW_DTYPES = {
     "top_k": torch.int32,
     "top_p": torch.float32,
@@ -33,17 +32,44 @@ _ROW_DTYPES = {
 }
 
 
-class _Args(ctypes.Structure):
-    """SamplingArgs of native/cuda/sampling_workspace.cuh, field for field."""
-
-    _fields_ = (
-        *((name, c_void_p) for name in _POINTERS),
-        *((name, c_int64) for name in ("workspace_row_bytes", "rows", "width", "stride", "apply")),
-        ("mask_value", c_double),
-    )
+# SamplingArgs of native/cuda/sampling_workspace.cuh, field for field: the pointers logits, top_k, top_p, temperature,
+# plan, workspace, bits, excluded, tokens, out; then the bytes of a workspace row, rows, width, stride, apply; the mask.
+_ARGS = struct.Struct("=10Q5qd")
+_CAPABILITIES = {"sampling_plan": 2}
 
 
-_ARGS_BYTES = c_int64(ctypes.sizeof(_Args))
+def bind_sampling_cut(
+    logits: torch.Tensor,
+    top_k: torch.Tensor | None = None,
+    top_p: torch.Tensor | None = None,
+    temperature: torch.Tensor | None = None,
+    mask_value: float = -torch.inf,
+    out: torch.Tensor | None = None,
+) -> BoundCall:
+    """See `engine.ops.sampling.bind_sampling_cut`."""
+    rows = _check(logits, top_k=top_k, top_p=top_p, temperature=temperature)
+    out = _new_or_checked(out, rows, logits)
+    _check_writable(logits)
+    settings = {"top_k": top_k, "top_p": top_p, "temperature": temperature}
+    return BoundCall("sampling_plan", out, logits, apply=1, mask_value=mask_value, plan=out, **settings)
+
+
+def bind_sampling_sample(
+    logits: torch.Tensor,
+    random_bits: torch.Tensor,
+    top_k: torch.Tensor | None = None,
+    top_p: torch.Tensor | None = None,
+    temperature: torch.Tensor | None = None,
+    *,
+    plan: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> BoundCall:
+    """See `engine.ops.sampling.bind_sampling_sample`."""
+    rows = _check(logits, bits=random_bits, top_k=top_k, top_p=top_p, temperature=temperature)
+    plan = _new_or_checked(plan, rows, logits)
+    out = check.output("out", out, torch.int64, (rows,), logits, contiguous=True)
+    settings = {"top_k": top_k, "top_p": top_p, "temperature": temperature}
+    return BoundCall("sampling_sample", out, logits, plan=plan, bits=random_bits, out=out, **settings)
 
 
 def sampling_plan(
@@ -74,17 +100,25 @@ def sampling_cut(
     rows = _check(logits, top_k=top_k, top_p=top_p, temperature=temperature)
     out = _new_or_checked(out, rows, logits)
     _check_writable(logits)
-    _run(
-        "sampling_plan",
-        logits,
-        top_k=top_k,
-        top_p=top_p,
-        temperature=temperature,
-        plan=out,
-        apply=1,
-        mask_value=mask_value,
-    )
+    settings = {"top_k": top_k, "top_p": top_p, "temperature": temperature}
+    _run("sampling_plan", logits, apply=1, mask_value=mask_value, plan=out, **settings)
     return out
+
+
+def sampling_sample(
+    logits: torch.Tensor,
+    random_bits: torch.Tensor,
+    top_k: torch.Tensor | None = None,
+    top_p: torch.Tensor | None = None,
+    temperature: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `engine.ops.sampling.sampling_sample`."""
+    rows = _check(logits, bits=random_bits, top_k=top_k, top_p=top_p, temperature=temperature)
+    plan = _new_or_checked(None, rows, logits)
+    out = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    settings = {"top_k": top_k, "top_p": top_p, "temperature": temperature}
+    _run("sampling_sample", logits, plan=plan, bits=random_bits, out=out, **settings)
+    return plan, out
 
 
 def sampling_apply(
@@ -180,50 +214,79 @@ def _new_or_checked(out: torch.Tensor | None, rows: int, logits: torch.Tensor) -
     return check.output("out", out, torch.int32, (rows, PLAN_COLUMNS), logits, contiguous=True)
 
 
-def _run(
-    op: str,
-    logits: torch.Tensor,
-    *,
-    scratch: bool = True,
-    apply: int = 0,
-    mask_value: float = 0.0,
-    **tensors: torch.Tensor | None,
-) -> None:
+def _run(op: str, logits: torch.Tensor, **options: Any) -> None:
+    """Launches ``op`` once for all rows, or for as many at a time as a grid counts; each launch has its own rows."""
     rows = logits.shape[0]
-    if rows <= MAX_LAUNCH_ROWS:
-        if rows != 0:
-            _launch(op, logits, scratch, apply, mask_value, tensors)
+    if rows == 0:
         return
-    # The grid's second dimension counts rows; more of them take several launches, each on rows of its own.
+    if rows <= MAX_LAUNCH_ROWS:
+        record, _ = _record(logits, **options)
+        launch.run_record(op, _CAPABILITIES.get(op, 1), logits.device, record)
+        return
     for first in range(0, rows, MAX_LAUNCH_ROWS):
         part = slice(first, first + MAX_LAUNCH_ROWS)
-        per_row = {name: None if tensor is None else tensor[part] for name, tensor in tensors.items()}
-        _launch(op, logits[part], scratch, apply, mask_value, per_row)
+        of_part = {name: value[part] if isinstance(value, torch.Tensor) else value for name, value in options.items()}
+        _run(op, logits[part], **of_part)
 
 
-def _launch(
-    op: str,
+class BoundCall:
+    """An op bound to its tensors and to a workspace of its own; calling it runs the op and returns ``out``.
+
+    The tensors' *content* may change between calls; their addresses and shapes are settled.
+    """
+
+    __slots__ = ("_capability", "_device", "_keep", "_op", "_record", "out")
+
+    def __init__(self, op: str, result: torch.Tensor, logits: torch.Tensor, **options: Any) -> None:
+        if not 1 <= logits.shape[0] <= MAX_LAUNCH_ROWS:
+            raise ValueError(f"logits: saw {logits.shape[0]} rows, a bound call takes 1..{MAX_LAUNCH_ROWS}")
+        self._op, self._capability, self._device = op, _CAPABILITIES.get(op, 1), logits.device
+        self._record, workspace = _record(logits, **options)
+        self._keep = (logits, workspace, options)  # what the record points to
+        self.out = result
+
+    def __call__(self) -> torch.Tensor:
+        launch.run_record(self._op, self._capability, self._device, self._record)
+        return self.out
+
+
+def _record(
     logits: torch.Tensor,
-    scratch: bool,
-    apply: int,
-    mask_value: float,
-    tensors: dict[str, torch.Tensor | None],
-) -> None:
+    *,
+    top_k: torch.Tensor | None = None,
+    top_p: torch.Tensor | None = None,
+    temperature: torch.Tensor | None = None,
+    plan: torch.Tensor | None = None,
+    scratch: bool = True,
+    bits: torch.Tensor | None = None,
+    excluded: torch.Tensor | None = None,
+    tokens: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    apply: int = 0,
+    mask_value: float = 0.0,
+) -> tuple[bytes, torch.Tensor | None]:
+    """The arguments of one launch, and its workspace."""
     rows, width = logits.shape
     workspace = None
     if scratch:
         # The caching allocator hands it back to the same stream, so it may go out of scope before the kernels ran.
         workspace = torch.empty(rows * WORKSPACE_ROW_BYTES, dtype=torch.uint8, device=logits.device)
-    given = tensors.get
-    args = _Args(
+    record = _ARGS.pack(
         logits.data_ptr(),
-        *(_address(given(name)) for name in _POINTERS[1:5]),
-        _address(workspace),
-        *(_address(given(name)) for name in _POINTERS[6:]),
-        *(WORKSPACE_ROW_BYTES, rows, width, logits.stride(0), apply, mask_value),
+        0 if top_k is None else top_k.data_ptr(),
+        0 if top_p is None else top_p.data_ptr(),
+        0 if temperature is None else temperature.data_ptr(),
+        0 if plan is None else plan.data_ptr(),
+        0 if workspace is None else workspace.data_ptr(),
+        0 if bits is None else bits.data_ptr(),
+        0 if excluded is None else excluded.data_ptr(),
+        0 if tokens is None else tokens.data_ptr(),
+        0 if out is None else out.data_ptr(),
+        WORKSPACE_ROW_BYTES,
+        rows,
+        width,
+        logits.stride(0),
+        apply,
+        mask_value,
     )
-    launch.run(op, 1, logits.device, (ctypes.byref(args), _ARGS_BYTES))
-
-
-def _address(tensor: torch.Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+    return record, workspace

@@ -73,6 +73,7 @@ T shuffle(const char* what, T value, int source) {
 #define __device__
 #define __host__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __restrict__
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
@@ -138,6 +139,13 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+// Rounded down. A product of two floats is exact in a double; so is the sum, unless the operands are 2^29 apart.
+inline float __fmaf_rd(float a, float b, float c) {
+  const double exact = static_cast<double>(a) * b + c;
+  const float nearest = static_cast<float>(exact);
+  return nearest > exact ? std::nextafter(nearest, -INFINITY) : nearest;
+}
+inline float __fadd_rd(float a, float b) { return __fmaf_rd(a, 1.0f, b); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }

@@ -2,7 +2,8 @@
 
     python -m suites.sampling.bench_cutoffs [--device cuda] [--json out.json]
 
-Per kind of row and batch size, in one process and interleaved: our cut (plan and apply, in place), our plan and draw,
+Per kind of row and batch size, in one process and interleaved: our cut (plan and apply, in place) and our sample (plan
+and draw), each bound to its tensors once and run, and the cut as a function that checks and allocates at every call;
 one copy of the logits on the same device, torch's sort-based masking, and FlashInfer's sampler where it is installed.
 Every arm's answer is checked before a time is taken. Medians in microseconds, ratios with 95 % intervals.
 This is a benchmark: times assert nothing and this is no test.
@@ -15,7 +16,7 @@ import importlib.util
 import json
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from suites.targets import CPU, CUDA, Target, array
 # V100: 900 GB/s on paper, of which a copy reaches about 0.87; two microseconds a launch.
 V100_BYTES_PER_US = 900e9 * 0.87 / 1e6
 V100_LAUNCH_US = 2.0
-LAUNCHES = 4
+LAUNCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +72,30 @@ def sort_based(logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -
     return logits.scatter_(1, ids, ordered)
 
 
+def _once_bound(bind: Callable[[torch.Tensor], Callable[[], torch.Tensor]]) -> Work:
+    """An arm that binds a buffer when it first sees it and from then on runs what it bound."""
+    bound: dict[int, Callable[[], torch.Tensor]] = {}
+
+    def run(logits: torch.Tensor) -> torch.Tensor:
+        call = bound.get(logits.data_ptr())
+        if call is None:
+            call = bound[logits.data_ptr()] = bind(logits)
+        return call()
+
+    return run
+
+
 def _arms(target: Target, kind: Kind, batch: int, width: int) -> dict[str, Work]:
     top_k, top_p, _ = Settings.same(batch, kind.top_k, kind.top_p).put(target)
     full_k = torch.where(top_k == 0, width, top_k)
     bits = target.put(rows.generator(batch).integers(-(2**63), 2**63 - 1, size=batch), torch.int64)
     elsewhere = torch.empty((batch, width), dtype=torch.float32, device=target.name)
 
-    def draw(logits: torch.Tensor) -> torch.Tensor:
-        return ops.sampling_draw(logits, ops.sampling_plan(logits, top_k, top_p), bits)
-
     arms: dict[str, Work] = {
         "copy": elsewhere.copy_,
-        "cut": lambda logits: ops.sampling_cut(logits, top_k, top_p),
-        "plan and draw": draw,
+        "cut": _once_bound(lambda logits: ops.bind_sampling_cut(logits, top_k, top_p)),
+        "unbound cut": lambda logits: ops.sampling_cut(logits, top_k, top_p),
+        "sample": _once_bound(lambda logits: ops.bind_sampling_sample(logits, bits, top_k, top_p)),
         "sort": lambda logits: sort_based(logits, full_k, top_p),
     }
     if target.name == "cuda" and importlib.util.find_spec("flashinfer") is not None:
@@ -132,11 +144,12 @@ def measure(target: Target, kind: Kind, batch: int, width: int, rounds: int) -> 
     """All arms of one group, checked, then timed in turns."""
     logits = rows.logits(kind.rows, batch, width)
     arms = _arms(target, kind, batch, width)
-    _check_answers(arms, target, kind, logits)
+    # Checked on arms of their own: what is bound is bound to buffers that live as long as it.
+    _check_answers(_arms(target, kind, batch, width), target, kind, logits)
     source = on_device(target, logits)
     timer: HostTimer | DeviceTimer
     if target.name == "cuda":
-        timer = DeviceTimer(source, arms, ("copy", "cut", "plan and draw"), buffers=8 if batch > 8 else 16)
+        timer = DeviceTimer(source, arms, ("copy", "cut", "sample"), buffers=8 if batch > 8 else 16)
     else:
         timer = HostTimer(source, arms)
     return Line(kind.name, batch, width, interleave(timer, tuple(arms), rounds))
@@ -152,7 +165,7 @@ def _print(line: Line, mode: str) -> None:
         f"{arm} {value:9.1f}" for arm in line.samples[mode] if (value := line.median(mode, arm)) is not None
     )
     ratios = []
-    for top, bottom in (("cut", "copy"), ("sort", "cut"), ("flashinfer draw", "plan and draw")):
+    for top, bottom in (("cut", "copy"), ("sort", "cut"), ("flashinfer draw", "sample")):
         found = line.ratio(mode, top, bottom)
         if found is not None:
             ratios.append(f"{top}/{bottom} {found}")

@@ -30,11 +30,13 @@ def test_44_graph_replay(gpu: Target, batch: int) -> None:
     plan = torch.empty((batch, len(ops.PlanColumn)), dtype=torch.int32, device=gpu.name)
     drawn = torch.empty(batch, dtype=torch.int64, device=gpu.name)
     ops.sampling_draw(logits, ops.sampling_plan(logits, k, p, t), bits, t)  # loads the kernels
+    sample, cut = ops.bind_sampling_sample(logits, bits, k, p, t), ops.bind_sampling_cut(logits, k, p, t)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         ops.sampling_plan(logits, k, p, t, out=plan)
         ops.sampling_draw(logits, plan, bits, t, out=drawn)
-        ops.sampling_cut(logits, k, p, t)
+        sampled = sample()
+        cut()
     for step, kind in enumerate([*rows.KINDS, "ordinary"]):
         values, settings = rows.logits(kind, batch, WIDTH, seed=step), rows.mixed_settings(batch, WIDTH, seed=step)
         if step == 2:
@@ -50,4 +52,5 @@ def test_44_graph_replay(gpu: Target, batch: int) -> None:
         ops.sampling_apply(again, expected_plan, t)
         assert_bits_equal(array(plan), array(expected_plan), f"{kind}: plan of replay {step}")
         assert_bits_equal(array(drawn), array(expected_drawn), f"{kind}: ids of replay {step}")
+        assert_bits_equal(array(sampled), array(expected_drawn), f"{kind}: ids of the bound sample in replay {step}")
         assert_bits_equal(array(logits), array(again), f"{kind}: logits of replay {step}")

@@ -111,6 +111,18 @@ def test_step_makes_only_small_tensors(native_library: str, path: str) -> None:
     assert grown <= allowed, f"{path}: grew by {grown} bytes, allowed {allowed}, the logits have {logits.nbytes}"
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_bound_step_makes_no_tensor_at_all(native_library: str, path: str) -> None:
+    """Bound once, a step is two calls into the library: no torch operator runs, so nothing is made, copied or asked."""
+    logits, settings, bits = _settings(CPU, path)
+    asked = (settings.top_k, settings.top_p, settings.temperature)
+    sample, cut = ops.bind_sampling_sample(logits, bits, *asked), ops.bind_sampling_cut(logits, *asked)
+    with Operators() as operators:
+        sample()
+        cut()
+    assert operators.seen == [], f"{path}: {sorted(set(operators.seen))}"
+
+
 def test_output_is_the_input(targets: tuple[Target, ...]) -> None:
     for target in targets:
         logits, settings, _ = _settings(target, "ordinary")
@@ -123,11 +135,14 @@ def test_gpu_step_never_waits_and_allocates_a_constant_a_row(gpu: Target, record
     """With torch's sync detector set to raise, and the allocator's own peak."""
     logits, settings, bits = _settings(gpu, path)
     _sampled_step(logits.clone(), settings, bits)
+    again = logits.clone()
+    bound = ops.bind_sampling_cut(again, settings.top_k, settings.top_p, settings.temperature)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     torch.cuda.set_sync_debug_mode("error")
     try:
+        bound()
         _sampled_step(logits, settings, bits)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -27,12 +27,30 @@ WIDTH = 32769
 
 
 def answer(target: Target, logits: torch.Tensor, settings: Settings, bits: npt.NDArray[np.int64]) -> Answer:
-    """Everything the ops say about a batch: plan, cut logits, drawn ids, and the weights of those ids."""
+    """Everything the ops say about a batch: plan, cut logits, drawn ids, and the weights of those ids.
+
+    On the way it sees to it that an op in one call, and one that is bound first, says what its parts say.
+    """
     k, p, t = settings.put(target)
+    numbers = target.put(bits)
     plan = ops.sampling_plan(logits, k, p, t)
-    drawn = ops.sampling_draw(logits, plan, target.put(bits), t)
+    drawn = ops.sampling_draw(logits, plan, numbers, t)
     weights = ops.sampling_weigh(logits, plan, drawn.clamp(min=0), t)
     cut = ops.sampling_apply(logits.clone(), plan, t)
+    one, other = logits.clone(), logits.clone()
+    plan_of_cut, plan_of_bound = ops.sampling_cut(one, k, p, t), ops.bind_sampling_cut(other, k, p, t)()
+    plan_of_sample, sampled = ops.sampling_sample(logits, numbers, k, p, t)
+    pairs = {
+        "sampling_cut": (one, cut),
+        "plan of sampling_cut": (plan_of_cut, plan),
+        "bound cut": (other, cut),
+        "plan of the bound cut": (plan_of_bound, plan),
+        "sampling_sample": (sampled, drawn),
+        "plan of sampling_sample": (plan_of_sample, plan),
+        "bound sample": (ops.bind_sampling_sample(logits, numbers, k, p, t)(), drawn),
+    }
+    for name, (seen, expected) in pairs.items():
+        assert_bits_equal(array(seen), array(expected), f"{target.name}: {name}")
     return {"plan": array(plan), "cut logits": array(cut), "drawn ids": array(drawn), "weights": array(weights)}
 
 

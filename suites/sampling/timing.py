@@ -70,7 +70,9 @@ class DeviceTimer:
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._refill()
         for arm in arms:
-            arms[arm](self._work[0])  # loads kernels and warms the allocator, outside of any capture
+            for buffer in self._work:
+                arms[arm](buffer)  # loads kernels, binds and warms the allocator, outside of any capture
+        self._refill()
         for arm in captured:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):

@@ -38,22 +38,36 @@ def _compare(logits: torch.Tensor, settings: Settings, library: Path, order: int
     excluded = torch.from_numpy(rng.integers(-1, width, size=count))
     plan = cpu.bind_sampling_plan(logits, k, p, t)()
     cut = cpu.bind_sampling_apply(logits.clone(), plan, t)()
+    drawn = cpu.bind_sampling_draw(logits, plan, bits, t)()
     expected = {
         "plan": plan,
         "cut": cut,
         "plan and cut": cut,
-        "draw": cpu.bind_sampling_draw(logits, plan, bits, t)(),
+        "bound cut": cut,
+        "sample's plan": plan,
+        "sample": drawn,
+        "bound sample": drawn,
+        "bound sample again": drawn,
+        "draw": drawn,
         "draw without one": cpu.bind_sampling_draw(logits, plan, bits, t, excluded)(),
         "weigh": cpu.bind_sampling_weigh(logits, plan, tokens, t)(),
         "masses": cpu.bind_sampling_masses(logits, plan, t)(),
     }
     with launch.emulated(library, order):
-        both = logits.clone()
+        both, bound = logits.clone(), logits.clone()
         device.sampling_cut(both, k, p, t)
+        device.bind_sampling_cut(bound, k, p, t)()
+        sampled_plan, sampled = device.sampling_sample(logits, bits, k, p, t)
+        sample = device.bind_sampling_sample(logits, bits, k, p, t)
         seen = {
             "plan": device.sampling_plan(logits, k, p, t),
             "cut": device.sampling_apply(logits.clone(), plan, t),
             "plan and cut": both,
+            "bound cut": bound,
+            "sample's plan": sampled_plan,
+            "sample": sampled,
+            "bound sample": sample().clone(),
+            "bound sample again": sample(),
             "draw": device.sampling_draw(logits, plan, bits, t),
             "draw without one": device.sampling_draw(logits, plan, bits, t, excluded=excluded),
             "weigh": device.sampling_weigh(logits, plan, tokens, t),
@@ -75,14 +89,21 @@ def test_mixed_rows(emulated_library: Path, width: int, order: str) -> None:
 
 # Rows that end in each task of the finish kernel, wide enough for several slices and chunks.
 TASKS = {
-    "done by the plan kernel": ("ordinary", 20, 0.95),
-    "edge in a range of keys": ("ordinary", 0, 0.9),
-    "range too full, by digits": ("flat", 0, 0.5),
+    "cut where the plan reaches": ("ordinary", 20, 0.95),
+    "edge in a few bins": ("ordinary", 0, 0.9),
+    "edge in narrow bins": ("flat", 0, 0.5),
+    "edge in the first bin": ("peaked", 0, 0.9),
+    "edge behind masked entries": ("masked", 0, 0.99),
     "k-th among more candidates than fit": ("coarse", 40, 0.95),
     "tie located in its slice": ("equal", 20, 0.6),
-    "large k, by digits": ("half", 9000, 0.7),
+    "large k in a bin": ("half", 9000, 0.7),
     "large k without top-p": ("half", 9000, 1.0),
+    "large k, edge far ahead of it": ("ordinary", 9000, 0.3),
+    "large k beyond the finite": ("masked", 9000, 0.7),
+    "few values by digits": ("coarse", 0, 0.8),
+    "large k among few values by digits": ("coarse", 9000, 0.8),
     "all equal by digits": ("equal", 0, 0.6),
+    "all equal and all kept": ("equal", 0, 0.9999999),
 }
 
 
@@ -98,6 +119,21 @@ def test_strided_rows(emulated_library: Path) -> None:
     wide = torch.full((3, 5010), 7.0)
     wide[:, 1:5004] = torch.from_numpy(rows.logits("half", 3, 5003))
     _compare(wide[:, 1:5004], rows.mixed_settings(3, 5003, seed=1), emulated_library, ORDERS["descending"])
+
+
+def test_a_walk_by_digits_starts_at_the_bound_of_the_plan(emulated_library: Path) -> None:
+    """More candidates above the bound than fit, after chunks below it were masked with a value above everything."""
+    rng = rows.generator(3000)
+    logits = torch.full((2, 33001), -5.0)
+    logits[:, 3000:6000] = torch.from_numpy(rng.standard_normal((2, 3000), dtype=np.float32))
+    logits[:, 100:20000:900] = -3.0
+    settings = Settings.same(2, 40, 0.7)
+    k, p, t = settings.put(CPU)
+    plan = cpu.bind_sampling_plan(logits, k, p, t)()
+    expected = cpu.bind_sampling_apply(logits.clone(), plan, t, 99.0)()
+    with launch.emulated(emulated_library, ORDERS["shuffled"]):
+        device.sampling_cut(logits, k, p, t, mask_value=99.0)
+    assert_bits_equal(logits.numpy(), expected.numpy(), "cut by digits")
 
 
 def test_another_workspace_is_refused(emulated_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
