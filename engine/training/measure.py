@@ -25,7 +25,6 @@ from engine.training.batches import NO_LABEL, Batch, Batches
 from engine.training.losses import cut_law
 from engine.training.target import AttentionMixer, Layer, Target
 
-TEMPERATURE = 1.0
 FP8 = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
 SAMPLED = SamplingParams(temperature=1.0, top_k=20, top_p=0.95, seed=7)
 
@@ -56,7 +55,7 @@ def codec(dtype: torch.dtype) -> Codec:
 
 
 def losses_by_precision(target: Target, batches: list[Batch]) -> dict[str, tuple[float, float]]:
-    """Nats a token as stored, and as trained (logits times `TEMPERATURE`); by what keys and values are kept as."""
+    """Nats a token as stored, and as trained (see `trained_temperature`); by what keys and values are kept as."""
     found = {}
     for name, convert in {"float32": None, **{name: codec(dtype) for name, dtype in FP8.items()}}.items():
         for mixer in attention_mixers(target):
@@ -68,15 +67,22 @@ def losses_by_precision(target: Target, batches: list[Batch]) -> dict[str, tuple
 
 
 def _nats(target: Target, batches: list[Batch]) -> tuple[float, float]:
-    """Cross entropy of the stored logits and of those times `TEMPERATURE`, nats a token."""
+    """Cross entropy of the stored logits and of those as trained, nats a token."""
     sums, count = torch.zeros(2), 0
+    trained = trained_temperature(quasar_tiny_path().parent / "journal.jsonl")
     for batch in batches:
         logits, _ = target(batch.token_ids)
         wanted = batch.labels != NO_LABEL
-        for index, scale in enumerate((1.0, TEMPERATURE)):
+        for index, scale in enumerate((1.0, trained)):
             sums[index] += functional_torch.cross_entropy(scale * logits[wanted], batch.labels[wanted], reduction="sum")
         count += int(wanted.sum())
     return float(sums[0]) / count, float(sums[1]) / count
+
+
+def trained_temperature(journal: Path) -> float:
+    """What T = 1 of a stored target is a temperature of, as its run's journal says: the factor of phase ``sharpen``."""
+    entries = map(json.loads, journal.read_text(encoding="utf-8").splitlines())
+    return float(next(entry["chosen"] for entry in entries if "chosen" in entry))
 
 
 def kv_errors(target: Target, batches: list[Batch]) -> dict[str, dict[str, float]]:
