@@ -66,8 +66,8 @@ def read_config_json(folder: Path, architectures: tuple[str, ...], hint: str = "
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
         wanted = f"give a Hugging Face model folder ({' or '.join(architectures)}) or, as the target, a .gguf file"
-        seen = "no config.json" if folder.exists() else "no such folder"
-        raise ModelFileError(f"{folder}: {seen}; {wanted}") from error
+        missing = "no config.json" if folder.exists() else "no such folder"
+        raise ModelFileError(f"{folder}: {missing}; {wanted}") from error
     except OSError as error:
         raise ModelFileError(f"{path}: cannot be read: {error.strerror}; allowed: a file of JSON") from error
     except (ValueError, RecursionError) as error:
