@@ -46,6 +46,7 @@ a study that was interrupted goes on where it stopped; results of two machines d
     )
     power.add_argument("--trials", type=int, default=0, help="at most so many now (default: all that are left)")
     power.add_argument("--picture", type=Path, metavar="FILE", help="show: draw the rates as SVG")
+    power.add_argument("--report", type=Path, metavar="FILE", help="show: the whole study as one HTML page")
 
 
 def power_command(options: argparse.Namespace, say: Say, show: Say) -> int:
@@ -88,7 +89,7 @@ def _cores(text: str) -> tuple[int, ...]:
 
 def _show(options: argparse.Namespace, show: Say) -> int:
     from harness.power.study import read_study
-    from harness.power.summary import rates, verdicts
+    from harness.power.summary import rates, targets_of
 
     study = read_study(options.results)
     if not study.results:
@@ -102,12 +103,20 @@ def _show(options: argparse.Namespace, show: Say) -> int:
             f"{rate.delay} %  {rate.alarms:>3} of {rate.trials:<3} alarms "
             f"[{100 * rate.low:.0f}, {100 * rate.high:.0f}] %  {rate.rule}"
         )
-    for line in verdicts(found):
-        show(line)
-    if options.picture:
+    targets = targets_of(study)
+    for target in targets:
+        show(str(target))
+    if options.picture or options.report:
+        from harness import report
         from harness.files import write_atomic
-        from harness.power.picture import draw
+        from harness.power.page import FIGURE, build_power_document
 
-        write_atomic(options.picture, draw(study, found))
-        show(f"drawn  {options.picture}")
+        document = build_power_document(study, found, targets)
+        plots = report.draw_plots(document)
+        if options.picture:
+            write_atomic(options.picture, plots[f"{FIGURE}.svg"])
+            show(f"drawn  {options.picture}")
+        if options.report:
+            write_atomic(options.report, report.render_html(document, plots).encode())
+            show(f"written  {options.report}")
     return ExitCode.OK

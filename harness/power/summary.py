@@ -13,6 +13,7 @@ RULES: dict[str, Callable[[Result], bool]] = {
     "mean + 5 %, not interleaved (pytest-benchmark)": lambda result: _says_slower(result.mean_threshold, result.delay),
 }
 OURS = next(iter(RULES))
+TRIAL_S = 90.0
 TARGETS = {0: ("false alarms", 1 / 40), 2: ("found", 0.80), 3: ("found", 0.95)}
 _SLOWER = ("WORSE", "slower")
 _FASTER = ("BETTER", "faster")
@@ -58,17 +59,31 @@ def _exact_interval(count: int, trials: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def verdicts(found: Sequence[Rate]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target in words, and whether it is met; ``None`` while there are too few trials to say."""
+
+    text: str
+    met: bool | None
+
+    def __str__(self) -> str:
+        return f"{self.text}: {'met' if self.met else 'MISSED'}" if self.met is not None else self.text
+
+
+def targets_of(study: Study) -> list[Target]:
     """Each target with what was measured; a study without enough trials says so instead of passing."""
-    words = []
-    for delay, (what, target) in TARGETS.items():
-        rate = next((rate for rate in found if rate.rule == OURS and rate.delay == delay), None)
-        have = 0 if rate is None else rate.trials
-        if rate is None or have < TRIALS[delay]:
-            words.append(f"{delay} %: {what}: not shown, {have} of {TRIALS[delay]} trials")
-            continue
-        met = rate.share <= target if delay == 0 else rate.share >= target
-        sign = "<=" if delay == 0 else ">="
-        said = f"{rate.alarms} of {rate.trials}, target {sign} {100 * target:g} %"
-        words.append(f"{delay} %: {what} {said}: {'met' if met else 'MISSED'}")
-    return words
+    found = [_of_rate(delay, rates(study)) for delay in TARGETS]
+    seconds = [result.seconds for result in study.results]
+    said = f"one trial: {min(seconds):.0f} to {max(seconds):.0f} s, target <= {TRIAL_S:g} s"
+    return [*found, Target(said, max(seconds) <= TRIAL_S)]
+
+
+def _of_rate(delay: int, found: Sequence[Rate]) -> Target:
+    what, target = TARGETS[delay]
+    rate = next((rate for rate in found if rate.rule == OURS and rate.delay == delay), None)
+    have = 0 if rate is None else rate.trials
+    if rate is None or have < TRIALS[delay]:
+        return Target(f"{delay} %: {what}: not shown, {have} of {TRIALS[delay]} trials", None)
+    sign = "<=" if delay == 0 else ">="
+    said = f"{delay} %: {what} {rate.alarms} of {rate.trials}, target {sign} {100 * target:g} %"
+    return Target(said, rate.share <= target if delay == 0 else rate.share >= target)

@@ -214,7 +214,37 @@ class Telemetry:
     panels: tuple[TelemetryPanel, ...]
 
 
-PlotData = RoundStrips | Forest | Histogram | Resources | Trend | Telemetry
+@dataclass(frozen=True, slots=True)
+class AlarmRate:
+    """How often one rule raised an alarm at one planted delay: shares, per cent, with the exact interval."""
+
+    rule: str
+    delay: int
+    share: float
+    low: float
+    high: float
+    trials: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmTrial:
+    """What one trial measured, per cent: by paired rounds, and by the means of runs one side after the other."""
+
+    delay: int
+    paired: float
+    in_a_row: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """A power study. ``targets`` are (delay, per cent) of the first rule."""
+
+    rates: tuple[AlarmRate, ...]
+    targets: tuple[tuple[int, float], ...]
+    trials: tuple[AlarmTrial, ...]
+
+
+PlotData = RoundStrips | Forest | Histogram | Resources | Trend | Telemetry | Alarms
 
 
 @dataclass(frozen=True, slots=True)

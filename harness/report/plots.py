@@ -17,7 +17,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from harness.report.document import Document, Figure, Forest, Histogram, Resources, RoundStrips, Telemetry, Trend
+from harness.report.alarms import alarms
+from harness.report.document import (
+    Alarms,
+    Document,
+    Figure,
+    Forest,
+    Histogram,
+    Resources,
+    RoundStrips,
+    Telemetry,
+    Trend,
+)
 from harness.report.palette import INKS, TONE_INKS, TONE_MARKS
 from harness.report.words import number, percent
 
@@ -74,6 +85,8 @@ def _canvas(figure: Figure) -> Canvas:
         return _trend(data)
     if isinstance(data, Telemetry):
         return _telemetry(data)
+    if isinstance(data, Alarms):
+        return alarms(data, _WIDTH)
     return _resources(data)
 
 

@@ -13,12 +13,14 @@ import pytest
 
 from harness.ab.errors import RepeatError
 from harness.errors import EvidenceError
-from harness.power.picture import draw
+from harness.power.page import FIGURE, build_power_document
 from harness.power.rivals import mann_whitney, mean_threshold
 from harness.power.study import TRIALS, Result, Study, append, machine_line, next_trials, read_study, result_line
-from harness.power.summary import OURS, rates, verdicts
+from harness.power.summary import OURS, rates, targets_of
 from harness.power.trial import OutOfTime, Setup, run_trial
 from harness.power.workers import OneEach, workers
+from harness.report import render_html
+from harness.report.plots import draw
 
 WORKER = """\
 import contextlib, json, os, random, sys
@@ -145,10 +147,25 @@ def test_rates_targets_and_picture() -> None:
     ours = {rate.delay: rate for rate in rows if rate.rule == OURS}
     assert (ours[0].alarms, ours[2].alarms, ours[3].alarms) == (1, 17, 18)
     assert ours[0].low < 1 / 40 < ours[0].high
-    assert [line.rpartition(": ")[2] for line in verdicts(rows)] == ["met", "met", "MISSED"]
-    assert verdicts(rates(Study((), tuple(quiet[:5]))))[0] == "0 %: false alarms: not shown, 5 of 40 trials"
-    assert draw(study, rows) == draw(study, rows)
-    assert b"trials with an alarm" in draw(study, rows)
+    assert [str(target).rpartition(": ")[2] for target in targets_of(study)] == ["met", "met", "MISSED", "met"]
+    few = Study((), tuple(quiet[:5]))
+    assert str(targets_of(few)[0]) == "0 %: false alarms: not shown, 5 of 40 trials"
+    assert targets_of(few)[0].met is None
+    slow = Study((), (replace(quiet[0], seconds=91.0),))
+    assert str(targets_of(slow)[-1]) == "one trial: 91 to 91 s, target <= 90 s: MISSED"
+
+
+def test_a_study_is_a_page_with_its_picture() -> None:
+    study = Study(({"cpu.model": "<x>"},), tuple(result(delay, i) for delay in TRIALS for i in range(3)))
+    document = build_power_document(study, rates(study), targets_of(study))
+    assert document.verdict.word == "Targets not shown yet"
+    plots = draw(document)
+    assert plots == draw(document)
+    assert b"trials with an alarm" in plots[f"{FIGURE}.svg"]
+    page = render_html(document, plots)
+    assert "Alarms by planted delay" in page
+    assert "&lt;x&gt;" in page
+    assert "<x>" not in page
 
 
 def test_results_are_small_json_lines() -> None:
