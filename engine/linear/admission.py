@@ -31,7 +31,7 @@ class LinearKernel(StrEnum):
 
     DENSE = "dense"  # row-major FP16 matrix
     PACKED = "packed"  # packed layout, physical width
-    SMALL_M = "small_m"  # the same layout, and a second kernel for at most 32 rows
+    SMALL_M = "small_m"  # the same layout, and a second kernel for at most 8 rows
     FP32_HEAD = "fp32_head"  # packed FP16 weights, FP32 logits
 
 
@@ -200,7 +200,7 @@ RULES: tuple[Rule, ...] = (
 SMALL_M_TP = 4
 """The small-M kernel is promoted at this TP alone; elsewhere its refusal is recorded as a note."""
 
-SMALL_M_ROWS = 32
+SMALL_M_ROWS = 8
 """Rows of a product that the small-M kernel takes at most."""
 
 FP32_HEAD_TP = (2, 4)

@@ -6,7 +6,7 @@ namespace {
 constexpr unsigned kThreads = 256;
 constexpr int64_t kColumns = 32;
 enum Format { kFp16, kFp16Any, kQ41, kQ80, kInt4, kNvfp4, kNvfp4Small, kFormats };
-constexpr int64_t kSmallRows = 32;
+constexpr int64_t kSmallRows = 8;
 const char* const kNames[kFormats] = {"FP16",  "FP16 of any alignment", "Q4_1", "Q8_0", "int4",
                                       "NVFP4", "NVFP4 of few rows"};
 
@@ -20,11 +20,9 @@ const sm70::Kernel g_q4_1[4] = SM70_LINEAR("linear_packed", "q4_1");
 const sm70::Kernel g_q8_0[4] = SM70_LINEAR("linear_packed", "q8_0");
 const sm70::Kernel g_int4[4] = SM70_LINEAR("linear_packed", "int4");
 const sm70::Kernel g_nvfp4[4] = SM70_LINEAR("linear_packed", "nvfp4");
-const sm70::Kernel g_nvfp4_small[3] = {{"linear_packed", "linear_nvfp4_small_m1"},
-                                       {"linear_packed", "linear_nvfp4_small_m2"},
-                                       {"linear_packed", "linear_nvfp4_small_m4"}};
 #undef SM70_LINEAR
 const sm70::Kernel g_fp16_any("linear", "linear_f16_any_m1");
+const sm70::Kernel g_nvfp4_small("linear_packed", "linear_nvfp4_small_m1");
 const sm70::Capability g_capability("linear_cuda", 1);
 // One entry serves every format; each is an op of its own to the caller.
 const sm70::Capability g_fp16_capability("linear_f16_cuda", 1);
@@ -63,7 +61,7 @@ SM70_EXPORT int sm70_linear_cuda(const LinearArgs* given, int64_t args_bytes, in
                       static_cast<long long>(kSmallRows));
 
   const int size = format == kFp16Any || args.m <= 8 ? 0 : args.m <= 16 ? 1 : args.m <= 32 ? 2 : 3;
-  const sm70::Kernel* const kernels[kFormats] = {g_fp16, &g_fp16_any, g_q4_1, g_q8_0, g_int4, g_nvfp4, g_nvfp4_small};
+  const sm70::Kernel* const kernels[kFormats] = {g_fp16, &g_fp16_any, g_q4_1, g_q8_0, g_int4, g_nvfp4, &g_nvfp4_small};
   const int64_t rows = int64_t{8} << size;
   const sm70::Dim3 grid{static_cast<unsigned>((args.n + kColumns - 1) / kColumns),
                         static_cast<unsigned>((args.m + rows - 1) / rows)};

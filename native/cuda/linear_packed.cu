@@ -8,5 +8,3 @@ LINEAR_KERNELS(nvfp4, Nvfp4)
 
 // Few rows of x leave little work between the loads: three chunks ahead instead of one hide more of their way.
 LINEAR_KERNEL(nvfp4_small, Nvfp4, 1, 3)
-LINEAR_KERNEL(nvfp4_small, Nvfp4, 2, 3)
-LINEAR_KERNEL(nvfp4_small, Nvfp4, 4, 3)

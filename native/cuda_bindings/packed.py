@@ -18,7 +18,7 @@ import torch
 COLUMNS = 32  # of a tile: what n is padded to
 CHUNK = 32  # inputs of a tile: what k must be a multiple of
 NVFP4_BLOCK = 16
-FEW_ROWS = 32  # of x, that the NVFP4 kernel of few rows takes at most
+FEW_ROWS = 8  # of x, that the NVFP4 kernel of few rows takes at most
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # nibble j of a word holds column order[j]
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 
