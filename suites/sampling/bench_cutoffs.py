@@ -16,6 +16,7 @@ import importlib.util
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,8 +141,10 @@ class Line:
         return ratio(arms[numerator], arms[denominator]) if {numerator, denominator} <= arms.keys() else None
 
 
-def measure(target: Target, kind: Kind, batch: int, width: int, rounds: int) -> Line:
-    """All arms of one group, checked, then timed in turns."""
+def measure(
+    target: Target, kind: Kind, batch: int, width: int, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> Line:
+    """All arms of one group, checked, then timed in turns; ``clock`` as in `HostTimer`."""
     logits = rows.logits(kind.rows, batch, width)
     arms = _arms(target, kind, batch, width)
     # Checked on arms of their own: what is bound is bound to buffers that live as long as it.
@@ -151,7 +154,7 @@ def measure(target: Target, kind: Kind, batch: int, width: int, rounds: int) -> 
     if target.name == "cuda":
         timer = DeviceTimer(source, arms, ("copy", "cut", "sample"), buffers=8 if batch > 8 else 16)
     else:
-        timer = HostTimer(source, arms)
+        timer = HostTimer(source, arms, clock)
     return Line(kind.name, batch, width, interleave(timer, tuple(arms), rounds))
 
 
@@ -182,16 +185,26 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--kind", action="append", choices=[kind.name for kind in KINDS], help="groups (default: all)")
     parser.add_argument("--threads", type=int, default=1, help="of torch and of our ops on the CPU (default: 1)")
+    parser.add_argument(
+        "--thread-time",
+        action="store_true",
+        help="on the CPU: processor time of the thread, for a machine that is shared with other work",
+    )
     parser.add_argument("--rounds", type=int, default=0, help="times each arm is measured (default: 30 on a GPU, 5)")
     parser.add_argument("--json", type=Path, help="write all samples here")
     args = parser.parse_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device: run it on a GPU machine, or with --device cpu", file=sys.stderr)
         return 2
+    if args.thread_time and (args.device != "cpu" or args.threads != 1):
+        print("--thread-time sees one thread of a CPU: leave out --device cuda and --threads", file=sys.stderr)
+        return 2
+    clock = time.thread_time if args.thread_time else time.perf_counter
     torch.set_num_threads(args.threads)
     native_ops.set_threads(args.threads)
     target = CUDA if args.device == "cuda" else CPU
     name = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    name += ", processor time" if args.thread_time else ""
     print(f"{name}, torch {torch.__version__}, V {args.width}, library {loader.library_sha256()[:12]}")
     batches = args.batch or [1, 8, 64]
     lines = []
@@ -201,7 +214,8 @@ def main(argv: list[str] | None = None) -> int:
         for kind in KINDS:
             if args.kind and kind.name not in args.kind:
                 continue
-            line = measure(target, kind, batch, args.width, args.rounds or (30 if args.device == "cuda" else 5))
+            rounds = args.rounds or (30 if args.device == "cuda" else 5)
+            line = measure(target, kind, batch, args.width, rounds, clock)
             lines.append(line)
             for mode in line.samples:
                 _print(line, mode)
