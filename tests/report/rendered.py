@@ -6,8 +6,8 @@ from functools import cache
 
 from harness.history import build_history
 from harness.report import Document, build_document, build_history_document, draw_plots, render_html
-from tests.report.fixtures import SCENARIOS, Scenario
 from tests.report.nights import nights
+from tests.report.scenarios import SCENARIOS, Scenario
 
 
 def built(scenario: Scenario) -> Document:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.report import browser, fixtures
+from tests.report import browser, scenarios
 from tests.report.browser import Browser
 from tests.report.rendered import documented, page
 
-CASES = len(fixtures.regressed().comparison.cases)
+CASES = len(scenarios.regressed().comparison.cases)
 PAGES = ("regressed", "hostile", "history")
 EXECUTABLE = browser.found()
 pytestmark = [

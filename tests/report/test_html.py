@@ -16,7 +16,7 @@ import pytest
 from harness.report import draw_plots, render_html
 from harness.report.document import Count
 from harness.report.html import asset
-from tests.report import fixtures
+from tests.report import scenarios
 from tests.report.rendered import built, documented, page
 
 VOID = {"meta", "wbr", "input", "br", "link", "img"}
@@ -151,7 +151,7 @@ def test_what_scrolls_can_be_reached_by_keyboard_and_is_named(name: str) -> None
 
 
 def test_a_missing_picture_leaves_its_table() -> None:
-    document = built(fixtures.regressed())
+    document = built(scenarios.regressed())
     found = Outline(render_html(document, {}))
     assert not found.all("svg")
     assert "ratio-forest-figures" not in page("regressed")
@@ -159,7 +159,7 @@ def test_a_missing_picture_leaves_its_table() -> None:
 
 
 def test_a_huge_report_lists_some_rows_and_counts_the_rest() -> None:
-    document = built(fixtures.huge(20_000))
+    document = built(scenarios.huge(20_000))
     text = render_html(document, draw_plots(document))
     assert len(text) < 2_000_000
     assert "500 of 4,000 rows are listed; comparison.json in the bundle lists every row." in text

@@ -9,9 +9,9 @@ from markdown_it.token import Token
 from harness.report import markdown_overflow, render_markdown
 from harness.report.markdown import SUMMARY_BYTES, code, escaped
 from harness.report.words import visible
-from tests.report import fixtures
-from tests.report.fixtures import HOSTILE, SCENARIOS
+from tests.report import scenarios
 from tests.report.rendered import built
+from tests.report.scenarios import HOSTILE, SCENARIOS
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -31,7 +31,7 @@ def test_the_summary_is_under_its_limit_and_parses_into_the_sections(name: str) 
 
 
 def test_a_huge_report_overflows_into_a_second_file_that_is_under_a_megabyte_too() -> None:
-    document = built(fixtures.huge(20_000))
+    document = built(scenarios.huge(20_000))
     summary, whole = render_markdown(document), markdown_overflow(document)
     assert whole is not None
     assert len(summary.encode()) < SUMMARY_BYTES < len(whole.encode()) < 1_000_000
@@ -40,11 +40,11 @@ def test_a_huge_report_overflows_into_a_second_file_that_is_under_a_megabyte_too
 
 
 def test_a_short_report_has_no_overflow() -> None:
-    assert markdown_overflow(built(fixtures.all_green())) is None
+    assert markdown_overflow(built(scenarios.all_green())) is None
 
 
 def test_enormous_words_are_cut_rather_than_the_limit_broken() -> None:
-    scenario = fixtures.all_green()
+    scenario = scenarios.all_green()
     document = built(scenario)
     object.__setattr__(document, "footnotes", ("x " * 200_000,))
     text = render_markdown(document)
@@ -53,7 +53,7 @@ def test_enormous_words_are_cut_rather_than_the_limit_broken() -> None:
 
 
 def test_nothing_hostile_becomes_markup() -> None:
-    text = render_markdown(built(fixtures.hostile()))
+    text = render_markdown(built(scenarios.hostile()))
     children = inline(PARSER.parse(text))
     assert not [token for token in children if token.type in ("link_open", "image", "em_open", "s_open")]
     html = [token.content for token in children if token.type == "html_inline"]
@@ -63,14 +63,14 @@ def test_nothing_hostile_becomes_markup() -> None:
 
 
 def test_every_table_row_has_as_many_cells_as_its_head() -> None:
-    tokens = PARSER.parse(render_markdown(built(fixtures.hostile())))
+    tokens = PARSER.parse(render_markdown(built(scenarios.hostile())))
     width = 0
     for index, token in enumerate(tokens):
         if token.type == "thead_open":
             width = sum(t.type == "th_open" for t in tokens[index : index + 60 if index else 60])
     assert width
     # markdown-it pads short rows and drops surplus cells, so the raw lines are counted as well
-    for line in render_markdown(built(fixtures.regressed())).splitlines():
+    for line in render_markdown(built(scenarios.regressed())).splitlines():
         if line.startswith("| "):
             assert line.endswith(" |")
 

@@ -10,7 +10,7 @@ import pytest
 from harness.report import draw_plots
 from harness.report.document import Tone
 from harness.report.palette import INKS, TONE_INKS, TONE_MARKS
-from tests.report import fixtures
+from tests.report import scenarios
 from tests.report.rendered import built, documented, drawn
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,7 +30,7 @@ def test_there_is_one_well_formed_svg_a_figure(name: str) -> None:
 
 
 def test_the_same_document_gives_the_same_bytes_without_a_date() -> None:
-    document = built(fixtures.regressed())
+    document = built(scenarios.regressed())
     first, second = drawn("regressed"), draw_plots(document)
     assert first == second
     assert all(b"dc:date" not in svg for svg in first.values())
@@ -64,7 +64,7 @@ def test_good_bad_and_doubt_differ_in_shape_not_only_in_colour() -> None:
 
 
 def test_every_figure_has_a_sentence_and_a_table() -> None:
-    for figure in built(fixtures.regressed()).figures:
+    for figure in built(scenarios.regressed()).figures:
         assert figure.alt.endswith(".")
         assert figure.twin.rows
 

@@ -6,15 +6,15 @@ import pytest
 from rich.cells import cell_len
 
 from harness.report import render_text
-from tests.report import fixtures
-from tests.report.fixtures import SCENARIOS
+from tests.report import scenarios
 from tests.report.rendered import built, documented
+from tests.report.scenarios import SCENARIOS
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, "history", "huge"])
 @pytest.mark.parametrize(("width", "height"), [(100, 40), (80, 24), (60, 30)])
 def test_it_fits_the_screen(name: str, width: int, height: int) -> None:
-    document = built(fixtures.huge(5_000)) if name == "huge" else documented(name)
+    document = built(scenarios.huge(5_000)) if name == "huge" else documented(name)
     lines = render_text(document, width=width, height=height).splitlines()
     assert len(lines) <= height
     assert max(map(cell_len, lines)) <= width
@@ -31,42 +31,42 @@ def test_verdict_exit_code_and_limits_always_stand(name: str) -> None:
 
 
 def test_regressions_come_with_both_sides_and_reason() -> None:
-    text = render_text(built(fixtures.regressed()))
+    text = render_text(built(scenarios.regressed()))
     assert "BROKEN" in text
     assert "passed → failed: first mismatch at [11, 3, 42]" in text
     assert "11.80 ms (n 6) → 12.88 ms (n 6)  +9.1 %" in text
 
 
 def test_what_does_not_fit_is_counted() -> None:
-    text = render_text(built(fixtures.huge(5_000)))
+    text = render_text(built(scenarios.huge(5_000)))
     assert "more, in the report" in text
 
 
 def test_many_metrics_with_one_reason_are_one_line() -> None:
-    text = render_text(built(fixtures.other_machine()))
+    text = render_text(built(scenarios.other_machine()))
     assert text.count("INCOMPARABLE") == 1
     assert "94 metrics: device_key: cpu-x86-64 against sm70-v100sxm2-32g-x4" in text
 
 
 def test_the_ptx70_limit_is_not_cut() -> None:
-    joined = " ".join(render_text(built(fixtures.unfit())).split())
+    joined = " ".join(render_text(built(scenarios.unfit())).split())
     assert "correctness and memory-bound speed, not V100 speed." in joined
 
 
 def test_plain_text_has_no_escape_and_color_has_only_styles() -> None:
-    document = built(fixtures.hostile())
+    document = built(scenarios.hostile())
     assert "\x1b" not in render_text(document)
-    colored = render_text(built(fixtures.regressed()), color=True)
+    colored = render_text(built(scenarios.regressed()), color=True)
     assert "\x1b[1;31mREGRESSION" in colored
     assert "\u202e" not in render_text(document, color=True)
 
 
 def test_color_changes_no_word() -> None:
-    document = built(fixtures.regressed())
+    document = built(scenarios.regressed())
     stripped = "".join(part.partition("m")[2] for part in ("m" + render_text(document, color=True)).split("\x1b["))
     assert stripped == render_text(document)
 
 
 def test_a_tiny_screen_gets_what_a_verdict_needs() -> None:
-    document = built(fixtures.regressed())
+    document = built(scenarios.regressed())
     assert render_text(document, width=20, height=3) == render_text(document, width=60, height=24)

