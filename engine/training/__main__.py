@@ -30,7 +30,8 @@ def main(arguments: Sequence[str]) -> int:
             print(line, flush=True)
         return 0
     from engine.model.weights_gguf import default_model_path  # torch: not for --help
-    from engine.training.recipe import Plan, Recipe
+    from engine.training.plan import Plan
+    from engine.training.recipe import Recipe
 
     try:
         given = {name: value for name, value in vars(options).items() if value is not None and name != "command"}

@@ -17,7 +17,16 @@ class Acceptance:
 
     tokens_of: tuple[int, ...]
     rounds_of: tuple[int, ...]
-    stopped: int
+    stopped_of: tuple[bool, ...]
+
+    def of(self, which: slice) -> Acceptance:
+        """Some of the prompts."""
+        return Acceptance(self.tokens_of[which], self.rounds_of[which], self.stopped_of[which])
+
+    @property
+    def stopped(self) -> int:
+        """Replies that ended by themselves."""
+        return sum(self.stopped_of)
 
     @property
     def tokens(self) -> int:

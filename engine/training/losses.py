@@ -42,13 +42,13 @@ def cross_entropy(target: Target, batch: Batch, scale: float = 1.0) -> torch.Ten
 
 
 @torch.no_grad()
-def held_out_loss(target: Target, batches: list[Batch]) -> float:
-    """Nats a predicted token over all of ``batches``."""
+def held_out_loss(target: Target, batches: list[Batch], scale: float = 1.0) -> float:
+    """Nats a predicted token over all of ``batches``, of logits times ``scale``."""
     total, count = 0.0, 0
     for batch in batches:
         predicted = int((batch.labels != NO_LABEL).sum())
         if predicted:
-            total += float(cross_entropy(target, batch)) * predicted
+            total += float(cross_entropy(target, batch, scale)) * predicted
             count += predicted
     return total / count
 

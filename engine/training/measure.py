@@ -145,7 +145,7 @@ def acceptance(
     return Acceptance(
         tokens_of=tuple(len(result.token_ids) - 1 for result in results),
         rounds_of=tuple(result.rounds for result in results),
-        stopped=sum(result.finish_reason == "stop" for result in results),
+        stopped_of=tuple(result.finish_reason == "stop" for result in results),
     )
 
 
@@ -193,15 +193,19 @@ def tables(max_tokens: int, threads: int) -> Iterator[str]:
     yield from ("", "| head rows | another nucleus in FP16 | worst TV after top-k/top-p | worst TV of the whole row |")
     yield "|--:|--:|--:|--:|"
     yield f"| {head['rows']} | {head['flipped']} | {head['worst TV, cut']:.6f} | {head['worst TV, whole']:.6f} |"
-    yield from acceptance_table(blind_prompts(), max_tokens=max_tokens, threads=threads)
+    yield from acceptance_table(prompts.Topics.BLIND, max_tokens=max_tokens, threads=threads)
 
 
 def acceptance_table(
-    asked: Sequence[str], *, max_tokens: int, threads: int, model: Path | None = None
+    which: prompts.Topics, *, max_tokens: int, threads: int, model: Path | None = None
 ) -> Iterator[str]:
     """Emitted a round of the carried pair, or of ``model``/target and ``model``/draft, and with shifted taps."""
     model = model or quasar_tiny_path().parent
-    yield from ("", "| draft | sampling | emitted a round | 95 % | tokens | rounds | ended |", "|---|---|" + "--:|" * 5)
+    kinds = prompts.prompt_set(which)
+    asked = len(kinds.questions)
+    parts = {"all": slice(None), "questions": slice(asked), "editing tasks": slice(asked, None)}
+    yield from ("", "| draft | sampling | prompts | emitted a round | 95 % | tokens | rounds | ended |")
+    yield "|---|---|---|" + "--:|" * 5
     intact: dict[str, Acceptance] = {}
     falls = []
     with tempfile.TemporaryDirectory() as folder:
@@ -211,15 +215,17 @@ def acceptance_table(
         }.items():
             for law, params in {"greedy": SamplingParams(), "T = 1, top-k 20, top-p 0.95": SAMPLED}.items():
                 asked_for = replace(params, max_tokens=max_tokens)
-                seen = acceptance(draft, asked_for, asked, target=model / "target", threads=threads)
-                low, high = seen.interval()
-                yield (
-                    f"| {name} | {law} | {seen.emitted_per_round:.2f} | {low:.2f} to {high:.2f} | {seen.tokens} "
-                    f"| {seen.rounds} | {seen.stopped} of {seen.prompts} |"
-                )
+                whole = acceptance(draft, asked_for, kinds.prompts, target=model / "target", threads=threads)
+                for part, one in parts.items():
+                    seen = whole.of(one)
+                    low, high = seen.interval()
+                    yield (
+                        f"| {name} | {law} | {part} | {seen.emitted_per_round:.2f} | {low:.2f} to {high:.2f} "
+                        f"| {seen.tokens} | {seen.rounds} | {seen.stopped} of {seen.prompts} |"
+                    )
                 if law in intact:
-                    falls.append((law, *intact[law].fall_to(seen)))
-                intact.setdefault(law, seen)
+                    falls.append((law, *intact[law].fall_to(whole)))
+                intact.setdefault(law, whole)
     yield from ("", "| sampling | lost to the shifted taps | 95 %, paired by prompt |", "|---|--:|--:|")
     for law, fall, low, high in falls:
         yield f"| {law} | {fall:.2f} | {low:.2f} to {high:.2f} |"

@@ -17,7 +17,6 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,9 @@ from engine.training.batches import Batches
 from engine.training.decode_loop import DecodeLoop, Law
 from engine.training.draft import Draft
 from engine.training.optimise import Journal, Phase, optimise
+from engine.training.plan import Plan
 from engine.training.row_models import TargetRows, TeacherRows
-from engine.training.sizes import IM_END, VOCAB, draft_config, target_config
+from engine.training.sizes import IM_END
 from engine.training.target import Target
 
 # Little chance in the teacher's text: what is learnt is then worth drawing from at T = 1.
@@ -56,35 +56,6 @@ _VOCABULARY_TEXTS = 40_000
 _HELD_OUT_QUESTIONS = 1500
 # Held-out conversations that are kept beside the model, for `measure`.
 _HELD_OUT_KEPT = 48
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run may spend. ``max_steps`` and small ``rows`` are for rehearsals."""
-
-    work: Path
-    teacher: Path
-    device: str
-    seed: int = 1
-    text_seconds: float = 160.0
-    target_seconds: float = 270.0
-    quantised_seconds: float = 45.0
-    own_text_seconds: float = 40.0
-    draft_seconds: float = 190.0
-    rows: int = 8192
-    tokens_a_step: int = 32_768
-    draft_tokens_a_step: int = 16_384
-    max_steps: int | None = None
-    questions: int | None = None
-    eager: bool = False
-    vocab: int = VOCAB
-    target_sizes: Mapping[str, Any] = field(default_factory=target_config)
-    draft_sizes: Mapping[str, Any] = field(default_factory=draft_config)
-
-    @property
-    def compute(self) -> torch.dtype:
-        """What products are computed in."""
-        return torch.bfloat16 if self.device == "cuda" else torch.float32
 
 
 class Recipe:
@@ -214,12 +185,7 @@ class Recipe:
             checkpoints.export_target(target, plan.target_sizes, self.target_folder)
             checkpoints.load_exported(target, self.target_folder)
         loss = losses.held_out_loss(target, held_out.in_order(plan.tokens_a_step)[:40])
-        beside = Batches(
-            vocabulary.encode(self.tokenizer, text.read_lines(self.model_folder / "held_out_text.jsonl")),
-            plan.device,
-            packed=False,
-        )
-        target.compute = torch.float32  # the text beside the model, as it is measured later
+        beside = self._beside_the_model()
         self.journal.write(
             phase=phase.name,
             held_out_loss=round(loss, 4),
@@ -243,6 +209,12 @@ class Recipe:
             for temperature in _TEMPERATURES
         }
         chosen = next((t for t, entropy in entropies.items() if entropy <= LARGEST_ENTROPY), _TEMPERATURES[-1])
+        beside = self._beside_the_model().in_order(self.plan.tokens_a_step)
+        exact = self.new_target()
+        checkpoints.load_parts(exact, self.plan.work, "target")
+        for phase, one in (("target", exact), ("quantised", target)):
+            loss = losses.held_out_loss(one, beside, 1 / chosen)
+            self.journal.write(phase=phase, held_out_text_loss_sharpened=round(loss, 4))
         if chosen != 1.0:
             checkpoints.sharpen(self.target_folder, "model.norm.weight", 1 / chosen, offset=1.0)
         self.journal.write(
@@ -372,6 +344,11 @@ class Recipe:
         draft = Draft(self._draft_config()).to(self.plan.device)
         draft.compute = self.plan.compute
         return draft
+
+    def _beside_the_model(self) -> Batches:
+        """The held-out conversations that are kept with the model."""
+        kept = text.read_lines(self.model_folder / "held_out_text.jsonl")
+        return Batches(vocabulary.encode(self.tokenizer, kept), self.plan.device, packed=False)
 
     @cached_property
     def _batches(self) -> tuple[Batches, Batches]:

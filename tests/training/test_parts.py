@@ -16,6 +16,7 @@ def test_a_stored_matrix_is_stored_as_itself_and_gradients_pass() -> None:
     assert torch.equal(e4m3.as_stored(once.detach()), once.detach())
     assert not torch.equal(once, matrix)
     once.sum().backward()  # type: ignore[no-untyped-call]
+    assert matrix.grad is not None
     assert torch.equal(matrix.grad, torch.ones_like(matrix))
 
 

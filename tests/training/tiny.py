@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.training import text
-from engine.training.recipe import Plan, Recipe
+from engine.training.plan import Plan
+from engine.training.recipe import Recipe
 from engine.training.sizes import draft_config, target_config
 
 VOCAB = 300
