@@ -24,9 +24,10 @@ struct E4M3 {
 
   // Sixteen codes to halves of 2^-8 of their values (exact), NaN codes to NaN.
   __device__ static void decode16_small(const uint4& codes, uint4& low, uint4& high) {
-    uint2 a = decode4_small(codes.x), b = decode4_small(codes.y), c = decode4_small(codes.z),
-          d = decode4_small(codes.w);
-    if (((all_ones(codes.x) | all_ones(codes.y) | all_ones(codes.z) | all_ones(codes.w)) & 0x80808080u) != 0) {
+    uint32_t nan = 0;  // the top bit of a byte, if a code there is a NaN
+    uint2 a = decode4_small(codes.x, nan), b = decode4_small(codes.y, nan), c = decode4_small(codes.z, nan),
+          d = decode4_small(codes.w, nan);
+    if ((nan & 0x80808080u) != 0) {
       mark_nans(a, codes.x);
       mark_nans(b, codes.y);
       mark_nans(c, codes.z);
@@ -53,10 +54,13 @@ struct E4M3 {
   }
 
  private:
-  // A code in the upper byte of a half, moved down by one bit but for its sign.
-  __device__ static uint2 decode4_small(uint32_t codes) {
-    const uint32_t x = __byte_perm(codes, 0, 0x1404), y = __byte_perm(codes, 0, 0x3424);
-    return make_uint2((x & 0x80008000u) | ((x >> 1) & 0x3f803f80u), (y & 0x80008000u) | ((y >> 1) & 0x3f803f80u));
+  // Four codes at a time: the upper byte of a half is the sign and six bits of the code, the lower byte the last bit.
+  __device__ static uint2 decode4_small(uint32_t codes, uint32_t& nan) {
+    const uint32_t magnitude = codes & 0x7f7f7f7fu;
+    nan |= magnitude + 0x01010101u;
+    const uint32_t upper = (codes & 0x80808080u) | ((magnitude >> 1) & ~0x80808080u);
+    const uint32_t lower = (codes << 7) & 0x80808080u;
+    return make_uint2(__byte_perm(lower, upper, 0x5140), __byte_perm(lower, upper, 0x7362));
   }
 
   // The top bit of each byte says whether that code is a NaN.

@@ -6,7 +6,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxPartitions = 128;
-constexpr int kAhead = 8;  // partitions that a thread has in flight
+constexpr int kAhead = 16;  // partitions that a thread has in flight
+constexpr int kOwnStats = kMaxPartitions / kWarp;
 
 // Finds the sequence and the query that are row `row` among the rows of split sequences.
 __device__ bool find_row(const PagedAttentionArgs& args, int row, paged_attention::Item& item, int& query) {
@@ -38,29 +39,17 @@ SM70_KERNEL((kThreads, 2), paged_attention_reduce, PagedAttentionArgs args) {
   __shared__ float weight[kMaxPartitions];
   __shared__ float total;
   __shared__ float4 sums[kThreads];
+  // Read before anything is known of the sequence: every partition that there can be has its place.
+  const int64_t first_slot = (blockIdx.x * args.query_heads + blockIdx.y) * args.partitions;
+  float2 stats[kOwnStats];
+#pragma unroll
+  for (int i = 0; i < kOwnStats; ++i) {
+    const int p = threadIdx.x % kWarp + i * kWarp;
+    stats[i] = p < args.partitions ? static_cast<const float2*>(args.partial_stats)[first_slot + p] : make_float2(0, 0);
+  }
   paged_attention::Item item;
   int query = 0;
   if (!find_row(args, blockIdx.x, item, query) || item.partitions <= 1) return;
-
-  const int64_t first_slot = (blockIdx.x * args.query_heads + blockIdx.y) * args.partitions;
-  if (threadIdx.x < kWarp) {
-    const float2* stats = static_cast<const float2*>(args.partial_stats) + first_slot;
-    float maximum = -infinity();
-    for (int p = threadIdx.x; p < item.partitions; p += kWarp) maximum = fmaxf(maximum, stats[p].x);
-#pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(kFullMask, maximum, step));
-    const float base = maximum == -infinity() ? 0.0f : maximum;
-    float sum = 0.0f;
-    for (int p = threadIdx.x; p < item.partitions; p += kWarp) {
-      const float2 own = stats[p];
-      const float own_weight = own.y == 0.0f ? 0.0f : exp2f(own.x - base);
-      weight[p] = own_weight;
-      sum += own_weight * own.y;
-    }
-    sum = warp_sum(sum);
-    if (threadIdx.x == 0) total = sum;
-  }
-  __syncthreads();
 
   // Lanes stand four elements wide over the head; groups of lanes take every groups-th partition.
   const int dim = static_cast<int>(args.head_dim);
@@ -68,29 +57,52 @@ SM70_KERNEL((kThreads, 2), paged_attention_reduce, PagedAttentionArgs args) {
   const int groups = kThreads / lanes;
   const int group = threadIdx.x / lanes;
   const int d = threadIdx.x % lanes * 4;
+  const float* partial = static_cast<const float*>(args.partial_out) + first_slot * dim + d;
+  const int end = group < groups ? item.partitions : 0;
+  uint4 value[kAhead];
+  const auto fetch = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int p = first + i * groups;
+      value[i] = load_or_zero(reinterpret_cast<const uint4*>(partial + static_cast<int64_t>(p) * dim), p < end);
+    }
+  };
+  fetch(group);
+
+  if (threadIdx.x < kWarp) {
+    float maximum = -infinity();
+#pragma unroll
+    for (int i = 0; i < kOwnStats; ++i)
+      if (threadIdx.x + i * kWarp < item.partitions) maximum = fmaxf(maximum, stats[i].x);
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) maximum = fmaxf(maximum, __shfl_xor_sync(kFullMask, maximum, step));
+    const float base = maximum == -infinity() ? 0.0f : maximum;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kOwnStats; ++i) {
+      const int p = threadIdx.x + i * kWarp;
+      if (p >= item.partitions) break;
+      const float own_weight = stats[i].y == 0.0f ? 0.0f : exp2f(stats[i].x - base);
+      weight[p] = own_weight;
+      sum += own_weight * stats[i].y;
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x == 0) total = sum;
+  }
+  __syncthreads();
+
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (group < groups) {
-    const float* partial = static_cast<const float*>(args.partial_out) + first_slot * dim + d;
-    for (int first = group; first < item.partitions; first += groups * kAhead) {
-      float own[kAhead];
-      float4 value[kAhead];
+  for (int first = group; first < end; first += groups * kAhead) {
+    if (first != group) fetch(first);
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int p = first + i * groups;
-        own[i] = p < item.partitions ? weight[p] : 0.0f;
-        // A partition without weight was never written.
-        const float* from = partial + static_cast<int64_t>(p) * dim;
-        const uint4 bits = load_or_zero(reinterpret_cast<const uint4*>(from), own[i] != 0.0f);
-        value[i] = make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
-                               __uint_as_float(bits.w));
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        sum.x += own[i] * value[i].x;
-        sum.y += own[i] * value[i].y;
-        sum.z += own[i] * value[i].z;
-        sum.w += own[i] * value[i].w;
-      }
+    for (int i = 0; i < kAhead; ++i) {
+      const int p = first + i * groups;
+      const float own = p < end ? weight[p] : 0.0f;
+      if (own == 0.0f) continue;  // a partition without weight was never written
+      sum.x += own * __uint_as_float(value[i].x);
+      sum.y += own * __uint_as_float(value[i].y);
+      sum.z += own * __uint_as_float(value[i].z);
+      sum.w += own * __uint_as_float(value[i].w);
     }
   }
   sums[threadIdx.x] = sum;

@@ -6,14 +6,17 @@ import os
 
 import numpy as np
 import pytest
+import torch
 
-from suites.oracles import fp8
+from engine.ops import functional
+from suites.kernels import inputs
+from suites.oracles import fp8, judge
 from suites.oracles.arrays import F64
 from suites.oracles.fp8 import Fp8Format
 from suites.recording import Record
 from suites.targets import f64
 
-pytestmark = pytest.mark.group("fp8 kv error")
+pytestmark = [pytest.mark.group("fp8 kv error"), pytest.mark.usefixtures("native_library")]
 
 FORMATS = pytest.mark.parametrize("fmt", fp8.FORMATS, ids=lambda fmt: fmt.name)
 # Ideal rounding of Gaussian numbers far from the ends of the range; the interval is over sigma within its octave.
@@ -30,7 +33,11 @@ TEXT = (
 
 
 def _error(values: F64, fmt: Fp8Format) -> float:
-    return fp8.relative_l2(fp8.decode(fp8.encode(values, fmt), fmt), values)
+    """Relative L2 of what the native codec keeps; its codes are the oracle's, each of them."""
+    encoded = functional.fp8_encode(torch.from_numpy(values.astype(np.float32)), inputs.FP8_DTYPES[fmt.name])
+    codes = encoded.view(torch.uint8).numpy()
+    judge.assert_bits_equal(codes, fp8.encode(values.astype(np.float32), fmt), f"{fmt.name} codes")
+    return fp8.relative_l2(f64(functional.fp8_decode(encoded, out_dtype=torch.float32)), values)
 
 
 def _gaussian(sigma: float) -> F64:

@@ -11,7 +11,7 @@ import torch
 
 from native import ops_cuda
 from suites.kernels import inputs
-from suites.oracles import attention, judge, tolerance
+from suites.oracles import attention, fp8, judge, tolerance
 from suites.oracles.arrays import F64
 from suites.oracles.attention import Attended
 from suites.targets import Target, array, f64
@@ -19,6 +19,9 @@ from suites.targets import Target, array, f64
 pytestmark = pytest.mark.group("sm70 attention")
 
 LAUNCHES = 6
+PAGES = (16, 784, 1648, 3296)  # a classic one, and those of hybrid models: one recurrent state a page
+LONG_CONTEXT = 32768
+LONG_LIMIT = 5e-4  # relative L2 over one decoded cache, as published for grouped verification of an E4M3 cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +74,13 @@ DECODE = [
     Shape((600,), (1,), heads=(6, 1), head_dim=256, block_size=784),
     Shape((257, 513), (1, 1), heads=(4, 4), block_size=7),
     *(Shape((300,), (1,), head_dim=dim, cache=cache) for dim in (64, 128, 256) for cache in ("e4m3", "e5m2")),
+    Shape((300, 1), (1, 1), heads=(2, 1), head_dim=64, block_size=1),  # a block a key: far more than are at hand
+    Shape((2100,), (1,), heads=(2, 1), head_dim=64, block_size=7),
 ]
 VERIFY = [
     *(Shape((300,), (8,), head_dim=256, block_size=1648, cache=cache) for cache in ("f16", "e4m3", "e5m2")),
     Shape((9, 270), (8, 8), heads=(9, 3), head_dim=64),
-    Shape((1032,), (8,), head_dim=256, cache="e4m3"),
+    *(Shape((1032,), (8,), head_dim=256, block_size=page, cache="e4m3") for page in (16, 3296)),
     Shape((8, 40), (8, 3), heads=(12, 2)),
 ]
 PREFILL = [
@@ -91,6 +96,7 @@ MASKS = [
     Shape((300,), (8,), heads=(4, 1), causal=False, window=(31, 4)),
     Shape((300, 90), (8, 8), heads=(6, 1), anchors=(40, 0), anchored_window=32),
     Shape((300,), (8,), heads=(6, 1), anchors=(300,), anchored_window=0),
+    Shape((1500,), (8,), heads=(2, 1), head_dim=64, block_size=4, anchors=(40,), anchored_window=32),
 ]
 DETERMINISM = [
     Shape((length,), (length,), heads=(12, 2), block_size=256, cache=cache)
@@ -98,9 +104,9 @@ DETERMINISM = [
     for cache in ("f16", "e4m3", "e5m2")
 ] + [
     replace(Shape((300,), (8,), heads=(6, 1)), head_dim=dim, block_size=page, cache=cache)
-    for dim in (64, 256)
-    for page in (16, 784)
-    for cache in ("f16", "e4m3")
+    for dim in (64, 128, 256)
+    for page in PAGES
+    for cache in ("f16", "e4m3", "e5m2")
 ]
 
 
@@ -175,6 +181,19 @@ def test_decode(sm70: Target, shape: Shape) -> None:
 def test_grouped_verification(sm70: Target, shape: Shape) -> None:
     """Eight query rows times a GQA group in one tile, the same decoded cache for FP8: arithmetic error only."""
     _check(sm70, shape)
+
+
+@pytest.mark.parametrize("page", [16, 3296])
+@pytest.mark.parametrize("queries", [1, 8])
+def test_a_long_context(gpu: Target, queries: int, page: int) -> None:
+    """All partitions at work: E4M3 at 32,768 keys against fp64 over the same decoded cache."""
+    shape = Shape((LONG_CONTEXT,), (queries,), head_dim=256, block_size=page, cache="e4m3")
+    data = _inputs(gpu, shape)
+    expected = _expect(shape, data)
+    actual = f64(_run(gpu, shape, data))
+    limit = tolerance.attention(expected, shape.head_dim, gpu.arithmetic, half_weights=True)
+    judge.assert_within(actual, expected.out, limit, str(shape))
+    assert fp8.relative_l2(actual, expected.out) < LONG_LIMIT
 
 
 @pytest.mark.parametrize("shape", PREFILL, ids=str)
