@@ -36,6 +36,7 @@ class Accepted:
 
     @property
     def changed(self) -> bool:
+        """Whether any row differs from the baseline before."""
         return any(count for table in self.changes.values() for count in table.values())
 
 

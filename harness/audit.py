@@ -29,6 +29,8 @@ class Weight(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
+    """What was looked at (``what``), how much it matters, and what was seen."""
+
     weight: Weight
     what: str
     detail: str

@@ -90,6 +90,7 @@ class Bag:
         return content
 
     def has(self, path: str) -> bool:
+        """Whether the manifest names ``data/path``."""
         return f"data/{path}" in self.members
 
 

@@ -28,10 +28,12 @@ class Carried:
 
     @property
     def evidence(self) -> ScopeEvidence:
+        """What the earlier bundle shows of the scope."""
         return scope_of(self.bundle, self.scope)
 
     @property
     def ran(self) -> bool:
+        """False where the earlier bundle only says why it was not run."""
         return self.evidence.origin.kind is not OriginKind.NOT_RUN
 
 
@@ -45,10 +47,12 @@ class Part:
 
     @property
     def folder(self) -> Path:
+        """Where its files lie."""
         return self.bag.folder / "data" / self.prefix
 
     @property
     def digest(self) -> str:
+        """That of the bundle they were measured for: the SHA-256 of its manifest."""
         return hashlib.sha256(self.manifest).hexdigest()
 
 

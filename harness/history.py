@@ -90,6 +90,8 @@ class Streak:
 
 @dataclass(frozen=True, slots=True)
 class Series:
+    """One figure of one case on one kind of machine over time; ``points`` in the order of ``History.bundles``."""
+
     device_key: str
     scope: str
     node: str
@@ -129,6 +131,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class History:
+    """Every series over ``bundles``, worst first; ``not_read`` says which bundles were left out, and why."""
+
     bundles: tuple[BundleRef, ...]
     series: tuple[Series, ...]
     margin: float

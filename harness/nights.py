@@ -48,6 +48,7 @@ class Night:
 
     @property
     def green(self) -> bool:
+        """Whether a later night may be held against this one."""
         return self.decision.code in _GREEN and not self.findings
 
 

@@ -19,10 +19,12 @@ class ScopeProgress:
 
     @property
     def done(self) -> int:
+        """Cases that ended, however."""
         return len(self.outcomes)
 
     @property
     def failed(self) -> list[str]:
+        """Node ids of the cases that went red so far."""
         return [node for node, outcome in self.outcomes.items() if outcome in ("failed", "error")]
 
 

@@ -32,6 +32,8 @@ class Phase(StrEnum):
 
 
 class Attention(StrEnum):
+    """What attends to what: a sequence to itself so far, to all of itself, or to another one."""
+
     DECODER = "decoder"
     ENCODER = "encoder"
     CROSS = "cross"
@@ -158,4 +160,5 @@ class RouteRequest:
 
     @property
     def windowed(self) -> bool:
+        """Whether a row sees less than all keys."""
         return self.window != NO_WINDOW

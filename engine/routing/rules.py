@@ -36,6 +36,7 @@ class Rule:
 
 
 def on(field: str) -> str:
+    """What a person sets to switch ``field`` of the overrides on."""
     return f"{variable_of(field)}=1"
 
 
@@ -65,6 +66,7 @@ def native(name: str, field: str) -> Rule:
 
 
 def fits(name: str, workspace: Workspace) -> Rule:
+    """A rule that holds until an allocation of ``workspace`` has failed."""
     return Rule(
         name,
         "a workspace that fits into memory",
@@ -74,10 +76,12 @@ def fits(name: str, workspace: Workspace) -> Rule:
 
 
 def codec_is(*codecs: Codec) -> Callable[[RouteRequest], bool]:
+    """Whether the cache of a request is stored by one of ``codecs``."""
     return lambda x: codec_of(x.kv_dtype) in codecs
 
 
 def kv_seen(request: RouteRequest) -> str:
+    """The cache's dtype, as a refusal words it."""
     return f"KV dtype {request.kv_dtype}"
 
 

@@ -37,6 +37,7 @@ class Rate:
 
     @property
     def share(self) -> float:
+        """Of all trials, those with an alarm, 0 to 1."""
         return self.alarms / self.trials
 
 
