@@ -14,6 +14,7 @@ _DRAFT = "suites/spec_decode/test_draft_model.py"
 _PIPELINE = "suites/spec_decode/test_context_pipeline.py"
 _REPLAY = "suites/spec_decode/test_state_replay.py"
 
+_PAIR = "suites/spec_decode/test_trained_pair.py"
 _TRANSACTION = "suites/spec_decode/test_transaction.py"
 
 Function = Callable[..., Any]
@@ -173,6 +174,7 @@ DEFECTS = (
         _taps_the_layer_before,
         f"{_DRAFT}::test_a_draft_is_that_of_fp64[as-published]",
         f"{_DRAFT}::test_a_tap_that_is_off_by_one_would_show",
+        f"{_PAIR}::test_taps_one_layer_off_cost_rounds",
     ),
     _defect(
         "spec-k-for-k-plus-1",

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.group("context pipeline")
 K = 7
 PROMPT = asked(COPIES[2])
 # One of another kind, and one that begins like the first.
+LONG = asked(QUESTIONS[1])  # the answer takes many rounds
 OTHERS = [asked(QUESTIONS[2]), [*PROMPT[:36], *plain(" is old.")]]
 LEAST_BOUNDARIES = 10
 
@@ -45,14 +46,14 @@ SCENARIOS = {
     "one-request": Scenario([[(asked(COPIES[0]), drawn(41, 2))], [(OTHERS[0], drawn(24, 2))]], {}),
     "greedy": Scenario([[(PROMPT, SamplingParams(max_tokens=14, seed=1))]], {}),
     "batch-that-shrinks": Scenario(
-        [[(PROMPT, drawn(24, 1)), (OTHERS[0], drawn(8, 2)), (OTHERS[1], drawn(16, 3))]], {"max_sequences": 3}
+        [[(LONG, drawn(40, 1)), (OTHERS[0], drawn(8, 2)), (OTHERS[1], drawn(16, 3))]], {"max_sequences": 3}
     ),
     "slots-used-again": Scenario([[(OTHERS[0], drawn(12, 4))], [(PROMPT, drawn(20, 5))]], {"kv_cache_tokens": 96}),
     "known-beginning": Scenario(
         [[(PROMPT, drawn(10, 6))], [(OTHERS[1], drawn(16, 7))]], {"prefix_reuse": True, "block_size": 4}
     ),
     "prefill-beside-rounds": Scenario(
-        [[(PROMPT, drawn(24, 8)), ([*PROMPT, *OTHERS[0], *OTHERS[1]], drawn(8, 9))]], {"prefill_chunk": 20}
+        [[(LONG, drawn(40, 8)), ([*PROMPT, *OTHERS[0]], drawn(8, 9))]], {"prefill_chunk": 20}
     ),
     "mixed-widths": Scenario([[(PROMPT, drawn(16, 1)), (OTHERS[0], drawn(16, 2, draft_tokens=3))]], {}, admitted=False),
     "with-lookup": Scenario(
