@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from harness import pairs
-from harness.ab.repeat import Prompt, Repeat
-from harness.ab.session import HEAD, Ask, outcome, run_session
+from harness.ab.errors import RepeatError
+from harness.ab.repeat import Prompt, Repeat, parse
+from harness.ab.session import HEAD, Ask, outcome, run_session, samples
 from harness.comparability import differences
 from harness.lease import CPU, LeaseError, acquire
 from harness.sequential import Look
 from harness.verdict import Interval, MetricOutcome
 from tests.harness.ab.test_session import ASK, Machine, repeat
+from tests.harness.ab.test_together import printed
 
 Check = Callable[[Path], None]
 
@@ -85,6 +87,22 @@ def a_lease_is_held_to_the_end(folder: Path) -> None:
         acquire([CPU], folder=folder, command="another", environ={}, timeout_s=0)
 
 
+def waits_are_no_time_of_ours(_: Path) -> None:
+    assert parse(printed(), "r", "f")["fast"].rounds == pytest.approx([500.0, 500.0, 750.0])
+
+
+def a_kept_turn_is_refused(_: Path) -> None:
+    with pytest.raises(RepeatError, match="no turn was handed on"):
+        parse(printed(waits=[[1.2, 1.7], [4.1, 4.6]]), "r", "f")
+
+
+def the_margin_is_held_to_the_control(_: Path) -> None:
+    machine = Machine(lambda side, call: 1 + 0.03 * (call % 2 == 0))
+    pairing = samples(run_session(ASK, machine.make, machine.clock), HEAD, "fast", "round").pairing
+    assert pairing is not None
+    assert pairing.margin > ASK.floor
+
+
 def _nothing_differs(one: Repeat, other: Repeat, what: str) -> None:
     return None
 
@@ -114,6 +132,21 @@ PLANTED: dict[str, tuple[str, Any, Check]] = {
         "harness.ab.session.share",
         lambda alpha, quantities: alpha,
         all_arms_share_one_allowance,
+    ),
+    "the other side's turn counted as ours": (
+        "harness.ab.waits.Waits.left_out",
+        lambda self, moment: moment,
+        waits_are_no_time_of_ours,
+    ),
+    "a turn that is never handed on": (
+        "harness.ab.waits.Waits.check_rounds",
+        lambda self, at, prompt: None,
+        a_kept_turn_is_refused,
+    ),
+    "a margin without its control": (
+        "harness.ab.session.control_spread",
+        lambda control, pairs: 0.0,
+        the_margin_is_held_to_the_control,
     ),
     "lease released early": ("harness.lease.fcntl.flock", lambda descriptor, how: None, a_lease_is_held_to_the_end),
 }
