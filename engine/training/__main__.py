@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         run.add_argument(f"--{name}", type=int, metavar="N")
     measure = commands.add_parser("measure", help="the tables of docs/quasar-tiny.md, of the model that is carried")
     measure.add_argument("--max-tokens", type=int, default=128, metavar="N", help="limit of a reply (default 128)")
-    measure.add_argument("--threads", type=int, default=0, metavar="N", help="threads; default: every core allowed")
+    measure.add_argument("--threads", type=int, metavar="N", help="threads; default: every core allowed")
     return parser
 
 

@@ -180,7 +180,7 @@ def attention_mixers(target: Target) -> list[AttentionMixer]:
     return [mixer for mixer in mixers if isinstance(mixer, AttentionMixer)]
 
 
-def tables(max_tokens: int, threads: int) -> Iterator[str]:
+def tables(max_tokens: int, threads: int | None) -> Iterator[str]:
     """Everything above as lines of markdown, each as soon as it is known."""
     target, batches = stored_target(quasar_tiny_path()), held_out_batches(quasar_tiny_path())
     yield from ("| keys and values | held-out nats a token, T = 1 | at the trained temperature |", "|---|--:|--:|")
@@ -197,12 +197,13 @@ def tables(max_tokens: int, threads: int) -> Iterator[str]:
 
 
 def acceptance_table(
-    which: prompts.Topics, *, max_tokens: int, threads: int, model: Path | None = None
+    which: prompts.Topics, *, max_tokens: int, threads: int | None, model: Path | None = None
 ) -> Iterator[str]:
     """Emitted a round of the carried pair, or of ``model``/target and ``model``/draft, and with shifted taps."""
     model = model or quasar_tiny_path().parent
     kinds = prompts.prompt_set(which)
     asked = len(kinds.questions)
+    settings: dict[str, Any] = {} if threads is None else {"threads": threads}
     parts = {"all": slice(None), "questions": slice(asked), "editing tasks": slice(asked, None)}
     yield from ("", "| draft | sampling | prompts | emitted a round | 95 % | tokens | rounds | ended |")
     yield "|---|---|---|" + "--:|" * 5
@@ -215,7 +216,7 @@ def acceptance_table(
         }.items():
             for law, params in {"greedy": SamplingParams(), "T = 1, top-k 20, top-p 0.95": SAMPLED}.items():
                 asked_for = replace(params, max_tokens=max_tokens)
-                whole = acceptance(draft, asked_for, kinds.prompts, target=model / "target", threads=threads)
+                whole = acceptance(draft, asked_for, kinds.prompts, target=model / "target", **settings)
                 for part, one in parts.items():
                     seen = whole.of(one)
                     low, high = seen.interval()
