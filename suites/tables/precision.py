@@ -19,6 +19,7 @@ from suites.tables.published import published
 from suites.tables.table import PUBLISHED, Table
 from suites.targets import CPU
 
+_LOSSES = ("held_out_text_loss_sharpened", "held_out_text_loss")
 TEXT = "Held-out conversations of `models/quasar-tiny/held_out_text.jsonl`, the answers' tokens alone."
 
 
@@ -27,7 +28,7 @@ def loss(settings: Settings) -> Table:
     target, batches = held_out()
     of_the_run = journalled(quasar_tiny_path().parent / "journal.jsonl")
     rows = [
-        (f"{weights}, float32 (the run's journal)", "", f"{of_the_run[phase]:.4f}" if phase in of_the_run else "")
+        (f"{weights}, float32 (the run's journal)", *of_the_run[phase])
         for phase, weights in (("target", "exact weights before NVFP4 tuning"), ("quantised", "NVFP4 weights"))
     ]
     for name, (stored, trained) in measure.losses_by_precision(target, batches).items():
@@ -36,14 +37,18 @@ def loss(settings: Settings) -> Table:
         "Held-out loss, nats a token",
         ("weights, keys and values", "T = 1 of what is stored", "T = 1 of what was trained"),
         tuple(rows),
-        (TEXT, "Exact weights are not carried: the run measured them on the same text, before the logits' factor."),
+        (TEXT, "Exact weights are not carried: the run measured them on the same text."),
     )
 
 
-def journalled(path: Path) -> dict[str, float]:
-    """By phase: what a run measured on the text that it left beside the model."""
+def journalled(path: Path) -> dict[str, tuple[str, ...]]:
+    """By phase: what a run measured on the text that it left beside the model, sharpened as it is stored and before."""
     entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return {entry["phase"]: entry["held_out_text_loss"] for entry in entries if "held_out_text_loss" in entry}
+    return {
+        entry["phase"]: tuple(f"{entry[key]:.4f}" if key in entry else "" for key in _LOSSES)
+        for entry in entries
+        if "held_out_text_loss" in entry
+    }
 
 
 def kv(settings: Settings) -> Table:

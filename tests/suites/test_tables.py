@@ -56,11 +56,11 @@ def test_the_loss_of_exact_weights_is_the_journals(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     entries = [
         {"phase": "target", "step": 20, "loss": 6.4},
-        {"phase": "target", "held_out_loss": 1.6, "held_out_text_loss": 1.5},
+        {"phase": "target", "held_out_loss": 1.6, "held_out_text_loss": 1.5, "held_out_text_loss_sharpened": 1.7},
         {"phase": "quantised", "held_out_loss": 1.6, "held_out_text_loss": 1.51},
     ]
     journal.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
-    assert precision.journalled(journal) == {"target": 1.5, "quantised": 1.51}
+    assert precision.journalled(journal) == {"target": ("1.7000", "1.5000"), "quantised": ("", "1.5100")}
 
 
 def test_misaligned_scales_show_at_tp_2_and_hide_at_tp_4() -> None:
