@@ -226,11 +226,11 @@ def nightly(session: nox.Session) -> None:
 @nox.session
 def ab(session: nox.Session) -> None:
     """Is one commit slower than another, or is it noise? `-- BASE HEAD` (WORKTREE is uncommitted work), `--bisect`."""
+    if not session.posargs:
+        _refuse(session, "name two commits: nox -s ab -- main HEAD")
     _build(session)
     if reason := _model_reason(session):
-        session.error(f"nothing can be timed: {reason}")
-    if not session.posargs:
-        session.error("name two commits: nox -s ab -- main HEAD")
+        _refuse(session, f"nothing can be timed: {reason}")
     finished = subprocess.run([str(PYTHON), "-m", "harness", "ab", *session.posargs], cwd=ROOT)
     _end_with(session, finished.returncode)
 
@@ -240,10 +240,17 @@ def power(session: nox.Session) -> None:
     """How often the A/B verdict finds a planted delay, beside two other rules: goes on where it stopped."""
     _build(session)
     if reason := _model_reason(session):
-        session.error(f"nothing can be timed: {reason}")
+        _refuse(session, f"nothing can be timed: {reason}")
     arguments = session.posargs or ["run"]
     finished = subprocess.run([str(PYTHON), "-m", "harness", "power", *arguments], cwd=ROOT)
     _end_with(session, finished.returncode)
+
+
+def _refuse(session: nox.Session, reason: str) -> NoReturn:
+    """End this call with exit code 2: the command was wrong, or something it needs is missing."""
+    global _gate_code
+    _gate_code = 2
+    session.error(reason)
 
 
 def _end_with(session: nox.Session, code: int) -> None:
@@ -318,7 +325,7 @@ def peer(session: nox.Session) -> None:
     """Decode, verify and prefill beside llama.cpp, same GGUF and threads (builds llama-cpp-python for minutes)."""
     _build(session)
     if reason := _model_reason(session):
-        session.error(reason)
+        _refuse(session, reason)
     folder = ROOT / "artifacts" / "peer-venv"
     python = folder / "bin" / "python"
     if not python.exists():
@@ -340,4 +347,9 @@ def peer(session: nox.Session) -> None:
 
 
 if __name__ == "__main__":
-    nox.main()
+    os.chdir(ROOT)  # nox looks for this file where it is started
+    try:
+        nox.main()
+    except SystemExit as ended:
+        # nox ends with 3 when it knows no such session. A wrong command is 2 here; 3 is broken evidence.
+        raise SystemExit(2 if ended.code == 3 else ended.code) from None
