@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 import torch
 
 # Shapes kept: every verify width of a sequence, and for several the sums of theirs that come most.
 _MAX_GRAPHS = 96
+
+
+@contextlib.contextmanager
+def collector_held_off() -> Iterator[None]:
+    """No cyclic garbage is collected inside: the graph of a dropped engine may be part of it, and a capture that meets
+    the end of another graph is invalid.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class ForwardGraphs:
@@ -37,6 +53,7 @@ class ForwardGraphs:
         if graph is None:
             graph = torch.cuda.CUDAGraph()
             with (
+                collector_held_off(),
                 torch.cuda.device(self._device),
                 torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
             ):

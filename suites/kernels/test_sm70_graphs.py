@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.model.graphs import collector_held_off
 from native import ops_cuda
 from suites.kernels import inputs
 from suites.kernels.test_sm70_linear import Nvfp4
@@ -31,7 +32,7 @@ def _capture(run: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, tor
         run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with collector_held_off(), torch.cuda.graph(graph):
         out = run()
     return graph, out
 
