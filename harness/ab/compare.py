@@ -60,7 +60,7 @@ class Comparing:
                 self.say(line)
             listed = {name: side.listed() for name, side in sides.items()}
             labels = {name: source.label for name, source in zip(sides, found, strict=True)}
-            order, why = order_of(listed, self.options.whole)
+            order, why = order_of(listed, self.options.arm, self.options.whole)
             ask = Ask(
                 session,
                 common_groups(listed, labels, self.options.arm),

@@ -25,10 +25,10 @@ Groups = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A worker's answer to ``--list``: arms that share a process (none: each by itself), and if it takes turns."""
+    """A worker's answer to ``--list``: arms that share a process (none: each by itself), and those that take turns."""
 
     groups: tuple[tuple[str, ...], ...]
-    turns: bool
+    turns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ class Side:
         """What the side's worker says of itself; an old worker takes one arm at a time and no turns."""
         try:
             said = json.loads(run_worker(self.launch(_LIST_S), ["--list"], f"the worker of {self.name}"))
-            return Listed(tuple(tuple(map(str, group)) for group in said["groups"]), bool(said.get("turns", False)))
+            groups = tuple(tuple(map(str, group)) for group in said["groups"])
+            return Listed(groups, tuple(map(str, said.get("turns", ()))))
         except (RepeatError, ValueError, KeyError, TypeError, AttributeError):
-            return Listed((), False)
+            return Listed((), ())
 
     def facts(self) -> dict[str, str]:
         """The environment of the evidence: machine, and this side's source and library."""
@@ -115,9 +116,9 @@ def common_groups(listed: Mapping[str, Listed], labels: Mapping[str, str], wante
     return tuple(group for group in of_both if group)
 
 
-def order_of(listed: Mapping[str, Listed], whole: bool) -> tuple[str, str]:
+def order_of(listed: Mapping[str, Listed], wanted: Sequence[str], whole: bool) -> tuple[str, str]:
     """How the sides are interleaved, and why if it has to be whole processes."""
     if whole:
         return WHOLE, "as --whole asks"
-    unable = [name for name, said in listed.items() if not said.turns]
-    return (WHOLE, f"the worker of {' and '.join(unable)} takes no turns") if unable else (TURNS, "")
+    unable = [f"{arm} of {name}" for name, said in listed.items() for arm in wanted if arm not in said.turns]
+    return (WHOLE, f"{', '.join(unable)} takes no turns") if unable else (TURNS, "")

@@ -174,9 +174,10 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(fitness.unfit_reasons()))
         return 0
     if options.list:
+        here = runnable(arms, gpus.count())
         # Arms over ranks take no turns: each of their ranks is a process of its own.
-        here = {name: arm for name, arm in runnable(arms, gpus.count()).items() if arm.tp == 1}
-        print(json.dumps({"protocol": PROTOCOL, "groups": groups(here), "turns": True}))
+        in_turn = [name for name, arm in here.items() if arm.tp == 1]
+        print(json.dumps({"protocol": PROTOCOL, "groups": groups(here), "turns": in_turn}))
         return 0
     unknown = [name for name in options.arms if name not in arms]
     if unknown or not options.arms:

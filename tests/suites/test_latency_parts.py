@@ -62,8 +62,10 @@ def test_a_control_must_be_an_arm(tmp_path: Path) -> None:
 
 
 def test_a_worker_lists_its_arms_without_loading_anything() -> None:
-    here = {name: arm for name, arm in runnable(load_arms(), gpus.count()).items() if arm.tp == 1}
-    assert run_worker(["--list"])["groups"] == [list(group) for group in groups(here)]
+    here = runnable(load_arms(), gpus.count())
+    listed = run_worker(["--list"])
+    assert listed["groups"] == [list(group) for group in groups(here)]
+    assert listed["turns"] == [name for name, arm in here.items() if arm.tp == 1]
     with pytest.raises(AssertionError, match="greedy-plain, quasar-plain want different models"):
         run_worker(["greedy-plain", "quasar-plain"])
 

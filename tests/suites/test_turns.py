@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from engine.llm import LLM
 from harness.ab.repeat import Launch
 from harness.ab.together import run_together
 from suites.checkpoints.llama import LlamaSizes, write_random_llama
@@ -57,6 +59,23 @@ def test_a_side_whose_other_side_is_gone_goes_on_alone(gone: str) -> None:
         one.next()
     assert one.alone == (5 if gone == "before" else 5 - (STEPS - 1))
     one.leave()
+
+
+def test_what_is_queued_on_a_card_ends_inside_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before every step, the first of a process too: the card is waited for, then the turn goes on."""
+    done: list[str] = []
+    monkeypatch.setattr(LLM, "step", lambda self: done.append("step"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("card"))
+    (come, hand), (seen, go) = os.pipe(), os.pipe()
+    one = Turns(come, go)
+    monkeypatch.setattr(one, "next", lambda: done.append("turn"))
+    turns.plant(one)
+    for _ in range(2):
+        LLM.step(None)  # type: ignore[arg-type]
+    assert done == ["card", "turn", "step"] * 2
+    for descriptor in (come, hand, seen, go):
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("text", ["3", "3,x", "1,2,3", "-1,2"])

@@ -28,7 +28,7 @@ arms = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
 if "--list" in sys.argv:
     if about.get("old"):
         sys.exit(2)
-    turns = {} if about.get("no_turns") else {"turns": True}
+    turns = {} if about.get("no_turns") else {"turns": ["fast", "slow"]}
     print(json.dumps({"protocol": 3, "groups": about.get("groups", [["fast", "slow"]]), **turns}))
     sys.exit(0)
 if "--gap" in sys.argv:

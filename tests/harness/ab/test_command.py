@@ -55,7 +55,7 @@ def test_a_worker_that_takes_no_turns_and_a_wish_for_whole_processes(project: Pr
     project.commit("head", round=0.0105)
     ran = ab("HEAD~1", "HEAD")
     assert ran.code == 1, ran.err
-    assert "interleaved by processes: base, head, head, base (the worker of base takes no turns)" in ran.out
+    assert "interleaved by processes: base, head, head, base (fast of base takes no turns)" in ran.out
     assert project.order() == "bh" + "bhhb" * 4
     assert "(as --whole asks)" in ab("HEAD", "HEAD", "--whole", "--pairs", "8").out
 

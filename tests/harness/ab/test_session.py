@@ -72,12 +72,12 @@ def test_who_begins_a_pair_alternates_and_every_fourth_is_followed_by_a_control(
 
 
 def test_whole_processes_run_abba_and_have_their_control_in_it() -> None:
-    ask = replace(ASK, order=WHOLE, why="the worker of base takes no turns")
+    ask = replace(ASK, order=WHOLE, why="fast of base takes no turns")
     session, machine = run(lambda side, call: 1.03 if side == HEAD else 1.0, ask)
     assert " ".join(machine.calls) == "b0 h0 b1 h1 h2 b2 b3 h3 h4 b4 b5 h5 h6 b6 b7 h7 h8 b8"
     pairing = samples(session, BASE, "fast", "round").pairing
     assert pairing is not None
-    assert pairing.order == "processes: base, head, head, base (the worker of base takes no turns)"
+    assert pairing.order == "processes: base, head, head, base (fast of base takes no turns)"
     assert pairing.control == ()
 
 
