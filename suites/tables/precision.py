@@ -43,11 +43,13 @@ def loss(settings: Settings) -> Table:
 
 def journalled(path: Path) -> dict[str, tuple[str, ...]]:
     """By phase: what a run measured on the text that it left beside the model, sharpened as it is stored and before."""
-    entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    found: dict[str, dict[str, float]] = {}
+    for entry in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        found.setdefault(entry["phase"], {}).update({key: entry[key] for key in _LOSSES if key in entry})
     return {
-        entry["phase"]: tuple(f"{entry[key]:.4f}" if key in entry else "" for key in _LOSSES)
-        for entry in entries
-        if "held_out_text_loss" in entry
+        phase: tuple(f"{losses[key]:.4f}" if key in losses else "" for key in _LOSSES)
+        for phase, losses in found.items()
+        if losses
     }
 
 

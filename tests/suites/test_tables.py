@@ -56,8 +56,9 @@ def test_the_loss_of_exact_weights_is_the_journals(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     entries = [
         {"phase": "target", "step": 20, "loss": 6.4},
-        {"phase": "target", "held_out_loss": 1.6, "held_out_text_loss": 1.5, "held_out_text_loss_sharpened": 1.7},
+        {"phase": "target", "held_out_loss": 1.6, "held_out_text_loss": 1.5},
         {"phase": "quantised", "held_out_loss": 1.6, "held_out_text_loss": 1.51},
+        {"phase": "target", "held_out_text_loss_sharpened": 1.7},
     ]
     journal.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
     assert precision.journalled(journal) == {"target": ("1.7000", "1.5000"), "quantised": ("", "1.5100")}
