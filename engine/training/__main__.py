@@ -11,9 +11,8 @@ from engine.errors import InputError
 
 _EPILOG = """\
 examples:
-  python -m engine.training run --device cuda --work artifacts/quasar-tiny          the whole recipe: 13 minutes
+  python -m engine.training run --device cuda --work artifacts/quasar-tiny          the whole recipe: 14 minutes
   python -m engine.training measure                                                 the tables of docs/quasar-tiny.md
-  python -m engine.training run --work /tmp/try --rows 8 --max-steps 3 --questions 40   a rehearsal on a CPU
 
 Phases that are done are skipped; a phase that was killed starts from its last checkpoint. Every phase ends after its
 seconds. The result lies in WORK/quasar-tiny; models/quasar-tiny is a copy of it.

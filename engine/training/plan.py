@@ -20,11 +20,11 @@ class Plan:
     teacher: Path
     device: str
     seed: int = 1
-    text_seconds: float = 160.0
-    target_seconds: float = 270.0
-    quantised_seconds: float = 45.0
+    text_seconds: float = 130.0
+    target_seconds: float = 260.0
+    quantised_seconds: float = 35.0
     own_text_seconds: float = 40.0
-    draft_seconds: float = 190.0
+    draft_seconds: float = 165.0
     rows: int = 8192
     tokens_a_step: int = 32_768
     draft_tokens_a_step: int = 16_384
