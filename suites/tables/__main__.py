@@ -93,9 +93,9 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which tables; default: all")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads; default: every core allowed")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads; default: every core allowed")
     parser.add_argument("--max-tokens", type=int, default=128, metavar="N", help="limit of a reply (default 128)")
-    parser.add_argument("--prompts", type=int, metavar="N", help="the first N held-out prompts; default: all")
+    parser.add_argument("--prompts", type=int, default=16, metavar="N", help="held-out prompts (default 16)")
     parser.add_argument("--seeds", type=int, default=100_000, metavar="N", help="of the frequencies (default 100000)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="processes behind the warm-up (default 3)")
     return parser

@@ -10,16 +10,16 @@ import pytest
 from engine.steps.context import ADMITTED
 from engine.training import measure
 from suites.spec_decode.tape import Tape, assert_same_tape, recorded
-from suites.tables.carried import K, Settings, drawn, engine
+from suites.tables.carried import K, Settings, drawn, engine, evenly
 from suites.tables.published import published
 from suites.tables.table import PUBLISHED, Table
 
-TOKENS = 48
+PROMPTS, TOKENS = 4, 48
 
 
 def pipeline(settings: Settings) -> Table:
     """One request after another, ahead of acceptance and behind it, compared tensor by tensor."""
-    prompts = measure.held_out_prompts()[: min(4, settings.prompts or 4)]
+    prompts = evenly(measure.held_out_prompts(), min(PROMPTS, settings.prompts))
     boundaries, tensors, emitted = 0, 0, Counter[int]()
     for seed, prompt in enumerate(prompts):
         (behind, _), (ahead, ran_ahead) = (_run(settings, prompt, seed, flag) for flag in (False, True))

@@ -19,7 +19,7 @@ from engine.steps.records import PointLaw, Proposal, TokenLaw, Verification
 from engine.steps.reject import reject
 from engine.training import measure
 from suites.spec_decode.seeded import SeededNumbers
-from suites.tables.carried import Settings, drawn, engine
+from suites.tables.carried import Settings, drawn, engine, evenly
 from suites.tables.published import published
 from suites.tables.table import PUBLISHED, Table
 
@@ -77,7 +77,7 @@ class Places:
 
 def worst_place(settings: Settings) -> Place:
     """Where the rewritten law is furthest from the target's."""
-    prompts = measure.held_out_prompts()[: settings.prompts]
+    prompts = evenly(measure.held_out_prompts(), settings.prompts)
     llm = engine(settings, sequences=len(prompts))
     places = Places()
     llm.observer = places

@@ -14,7 +14,7 @@ from engine.request import SamplingParams
 from engine.steps.draft_block import BlockDrafter
 from engine.training import measure
 from suites.spec_decode.judging import Judge, watched
-from suites.tables.carried import K, Settings, drawn, engine
+from suites.tables.carried import K, Settings, drawn, engine, evenly
 from suites.tables.published import published
 from suites.tables.table import PUBLISHED, Table
 
@@ -39,7 +39,7 @@ class DraftRows:
 
 def ledger(settings: Settings) -> Table:
     """Required candidates and decisions of rounds under the published law, in the sparse form."""
-    prompts = measure.held_out_prompts()[: settings.prompts]
+    prompts = evenly(measure.held_out_prompts(), settings.prompts)
     llm = engine(settings, sequences=len(prompts), rejection="sparse")
     seen, drafted = observed(
         llm,
