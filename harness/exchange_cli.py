@@ -74,7 +74,13 @@ examples:
   harness ingest bench.json --scope micro --device-key sm70-v100sxm2-32g-x1 --fact 'cpu.model=Xeon 6148'
 """,
     )
-    ingest.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    ingest.add_argument(
+        "files",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="what names no case of its own becomes one that is called like its file: give both sides the same file name",
+    )
     ingest.add_argument("--scope", required=True, help="the name of the scope they become")
     ingest.add_argument("--form", choices=FORMS, default="auto", help="which tool wrote them (default: %(default)s)")
     ingest.add_argument("--run-dir", type=Path, help="the run's folder (default: a new one under artifacts/runs)")
