@@ -79,7 +79,7 @@ examples:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="what names no case of its own becomes one that is called like its file: give both sides the same file name",
+        help="results that name no case are called like their file: give both sides of a comparison the same name",
     )
     ingest.add_argument("--scope", required=True, help="the name of the scope they become")
     ingest.add_argument("--form", choices=FORMS, default="auto", help="which tool wrote them (default: %(default)s)")
