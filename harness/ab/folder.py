@@ -173,4 +173,6 @@ def check_repeats(folder: Path, about: Mapping[str, Any]) -> list[str]:
     for arm, counted in about["counted"].items():
         repeats = [_of(arm, read, name, about["side"]) for name in counted]
         notes += slow_rounds.explain(f"{arm} of {about['side']}", repeats, seen)
+        if alone := sum(repeat.alone for repeat in repeats):
+            notes.append(f"{arm} of {about['side']}: {alone} steps were made when the other side had ended already")
     return notes

@@ -95,7 +95,9 @@ def test_the_evidence_is_sealed_and_verifies(project: Project, ab: Ab) -> None:
     assert row.interval is not None
     assert "exact over all looks" in row.interval.method
     assert any("far from" in note or "pairs" in note for note in row.notes)
-    assert "ratio-forest" in (place / "data" / "report.html").read_text()
+    report = (place / "data" / "report.html").read_text()
+    assert "ratio-forest" in report
+    assert "fast of head: 104 steps were made when the other side had ended already" in report
     # The records follow from what the workers printed: a changed repeat is noticed.
     run = _run(project, "head")
     repeat = sorted((run / "ab" / "repeats").iterdir())[3]
