@@ -126,7 +126,8 @@ def hybrid_format(names: Iterable[str]) -> str:
 def hybrid_shard(config: HybridConfig, tp: int, rank: int, weight_format: str) -> HybridShard:
     """The share of ``rank``. Raises ``InputError`` for the first projection that ``tp`` ranks cannot have."""
     if tp > 1:
-        split_heads(config.attention.num_heads, config.attention.num_kv_heads, tp, pad=False)
+        # Recurrent heads cannot be filled up with zeros, so the others are not either.
+        split_heads(config.attention.num_heads, config.attention.num_kv_heads, tp, pad=False, may_pad=False)
         require_admitted(hybrid_projections(config, weight_format), tp)
     return HybridShard(config, tp, rank)
 

@@ -52,18 +52,23 @@ class HeadSplit:
         return Rows(kv.start * self.heads_per_group, kv.stop * self.heads_per_group)
 
 
-def split_heads(num_heads: int, num_kv_heads: int, tp: int, *, pad: bool) -> HeadSplit:
-    """Divide heads over ranks. Raises ``InputError`` where ``tp`` does not divide them and ``pad`` is not asked for."""
+def split_heads(num_heads: int, num_kv_heads: int, tp: int, *, pad: bool, may_pad: bool = True) -> HeadSplit:
+    """Divide heads over ranks; ``may_pad``: the model can have heads of zeros, ``pad``: it shall.
+
+    Raises ``InputError`` where ``tp`` does not divide them and ``pad`` is not asked for.
+    """
     if num_kv_heads % tp == 0:
         return HeadSplit(num_heads, num_kv_heads, tp, num_kv_heads)
     padded = -(-num_kv_heads // tp) * tp
     waste = 100 * (padded - num_kv_heads) // num_kv_heads
-    if not pad:
+    mostly_zeros = padded >= 2 * num_kv_heads
+    if not pad or not may_pad:
+        offer = f", or --pad-heads (groups of zero heads up to {padded}, {waste} % more attention)"
         raise InputError(
             f"{num_heads} query heads over {num_kv_heads} KV heads at TP {tp}: {tp} does not divide {num_kv_heads}; "
-            f"allowed: a TP that does, or --pad-heads (groups of zero heads up to {padded}, {waste} % more attention)"
+            f"allowed: a TP that does{offer if may_pad and not mostly_zeros else ''}"
         )
-    if padded >= 2 * num_kv_heads:
+    if mostly_zeros:
         raise InputError(
             f"{num_kv_heads} KV heads at TP {tp}: padding to {padded} would leave half of the heads zero or more; "
             f"allowed: a TP up to {2 * num_kv_heads - 1}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -172,13 +173,25 @@ def test_heads_by_hand(record: Record) -> None:
 
 @pytest.mark.parametrize(
     ("tp", "pad", "message"),
-    [(2, False, "2 does not divide 3; allowed: a TP that does, or --pad-heads"), (8, True, "half of the heads zero")],
-    ids=["not-asked-for", "mostly-zeros"],
+    [
+        (2, False, r"2 does not divide 3; allowed: a TP that does, or --pad-heads"),
+        (8, False, r"8 does not divide 3; allowed: a TP that does$"),
+        (8, True, "half of the heads zero"),
+    ],
+    ids=["not-asked-for", "not-offered", "mostly-zeros"],
 )
 def test_heads_that_are_refused(tp: int, pad: bool, message: str, record: Record) -> None:
     record.group("shards by name")
     with pytest.raises(InputError, match=message):
         split_heads(9, 3, tp, pad=pad)
+
+
+def test_padding_is_not_offered_to_a_model_that_cannot_have_it(config: HybridConfig, record: Record) -> None:
+    """A hybrid model's recurrent heads are never padded: advice that would be refused is no advice."""
+    record.group("shards by name")
+    attention = replace(config.attention, num_heads=6, num_kv_heads=3)
+    with pytest.raises(InputError, match=r"2 does not divide 3; allowed: a TP that does$"):
+        hybrid_shard(replace(config, attention=attention), 2, 0, "fp32")
 
 
 def test_a_tensor_that_no_rule_divides_is_refused(config: HybridConfig, record: Record) -> None:
