@@ -114,6 +114,23 @@ def test_every_task(emulated_library: Path, task: str) -> None:
     _compare(logits, Settings.same(2, top_k, top_p), emulated_library, ORDERS["shuffled"])
 
 
+@pytest.mark.parametrize("kind", ["ordinary", "half", "flat", "peaked"])
+@pytest.mark.parametrize("top_k", [0, 700])
+def test_top_p_on_and_beside_an_edge(emulated_library: Path, kind: str, top_k: int) -> None:
+    """The bins are approximate, the edge is not: top-p at the share of mass before an entry, and one step to each side,
+    for entries from the first to the last."""
+    row = torch.from_numpy(rows.logits(kind, 1, 5003, seed=3))
+    k = torch.full((1,), top_k, dtype=torch.int32)
+    masses = cpu.bind_sampling_masses(row, cpu.bind_sampling_plan(row, k)())()[0]
+    reached = torch.cumsum(masses.sort(descending=True).values, 0).tolist()
+    ranks = np.unique(np.geomspace(1, top_k or len(reached) - 1, 7).astype(int)) - 1
+    at = np.array([reached[rank] / reached[-1] for rank in ranks], dtype=np.float32)
+    shares = np.concatenate([at, np.nextafter(at, np.float32(0)), np.nextafter(at, np.float32(1))])
+    shares = shares[(shares > 0) & (shares <= 1)]
+    settings = Settings((top_k,) * len(shares), tuple(map(float, shares)), (1.0,) * len(shares))
+    _compare(row.repeat(len(shares), 1), settings, emulated_library, ORDERS["descending"])
+
+
 def test_strided_rows(emulated_library: Path) -> None:
     """Rows that start on no 16-byte boundary are read one by one, with the same result."""
     wide = torch.full((3, 5010), 7.0)
