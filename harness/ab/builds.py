@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -27,6 +28,7 @@ GROUPS = ("model",)
 """Dependency groups that a measured tree needs besides its dependencies; installed without their own."""
 
 BUILT = ".built"
+IMAGES = "device"
 TAIL_LINES = 30
 Run = Callable[[Sequence[str], Path], tuple[int, str]]
 """Runs a command in a folder; gives its exit code and what it said."""
@@ -121,6 +123,7 @@ def _native(
     folder = root / FOLDER / "native" / digest
     if not (folder / BUILT).exists():
         say(f"{label}: building its native library")
+        _lend_images(folder, root / "artifacts" / "native" / IMAGES)
         command = [str(python), "-m", "native.build", "--out", str(folder)]
         _must(run, command, tree, f"{label}: its native library does not build")
         _mark(folder)
@@ -131,6 +134,13 @@ def _native(
             link.unlink(missing_ok=True)
             link.symlink_to(folder.resolve(), target_is_directory=True)
     return digest
+
+
+def _lend_images(folder: Path, earlier: Path) -> None:
+    """Begin with the device images built here: a build keeps those whose digest (sources, tools, flags) is its own."""
+    with writing(folder):
+        if earlier.is_dir() and not folder.exists():
+            shutil.copytree(earlier, folder / IMAGES)
 
 
 def _must(run: Run, command: Sequence[str], cwd: Path, what: str) -> None:

@@ -211,11 +211,13 @@ def test_a_library_is_built_once_for_commits_that_agree_in_it(project: Project, 
     (native / "__init__.py").touch()
     (native / "build.py").write_text(
         "import sys\nfrom pathlib import Path\n"
-        "out = Path(sys.argv[sys.argv.index('--out') + 1])\nout.mkdir(parents=True)\n"
+        "out = Path(sys.argv[sys.argv.index('--out') + 1])\nassert (out / 'device' / 'a.ptx').exists()\n"
         f"(out / 'libsm70.so').write_bytes(b'x')\nwith open({str(built)!r}, 'a') as stream: stream.write('built ')\n"
     )
     project.commit("base")
     project.commit("head")
+    (project.root / "artifacts" / "native" / "device").mkdir(parents=True)
+    (project.root / "artifacts" / "native" / "device" / "a.ptx").touch()  # lent to every build
     assert ab("HEAD~1", "HEAD", "--pairs", "8").code == 0
     assert built.read_text() == "built "
     (native / "more.c").write_text("int x;\n")
