@@ -12,7 +12,7 @@ from engine.errors import InputError
 _EPILOG = """\
 examples:
   python -m engine.training run --device cuda --work artifacts/quasar-tiny          the whole recipe: 14 minutes
-  python -m engine.training measure                                                 the tables of docs/quasar-tiny.md
+  python -m engine.training measure                                                 acceptance on the blind prompts
 
 Phases that are done are skipped; a phase that was killed starts from its last checkpoint. Every phase ends after its
 seconds. The result lies in WORK/quasar-tiny; models/quasar-tiny is a copy of it.
@@ -23,9 +23,10 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code."""
     options = _parser().parse_args(arguments)
     if options.command == "measure":
-        from engine.training.measure import tables
+        from engine.training.measure import acceptance_table
+        from engine.training.prompts import Topics
 
-        for line in tables(options.max_tokens, options.threads):
+        for line in acceptance_table(Topics.BLIND, max_tokens=options.max_tokens, threads=options.threads):
             print(line, flush=True)
         return 0
     from engine.model.weights_gguf import default_model_path  # torch: not for --help
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         run.add_argument(f"--{name}-seconds", type=float, metavar="S", help=f"what the phase {name} may spend")
     for name in ("seed", "rows", "tokens-a-step", "draft-tokens-a-step", "max-steps", "questions"):
         run.add_argument(f"--{name}", type=int, metavar="N")
-    measure = commands.add_parser("measure", help="the tables of docs/quasar-tiny.md, of the model that is carried")
+    measure = commands.add_parser("measure", help="acceptance of the carried pair, with its control")
     measure.add_argument("--max-tokens", type=int, default=128, metavar="N", help="limit of a reply (default 128)")
     measure.add_argument("--threads", type=int, metavar="N", help="threads; default: every core allowed")
     return parser

@@ -1,4 +1,4 @@
-"""What quasar-tiny is like, in figures: losses by precision, KV conversion, head rows, acceptance with its control."""
+"""What quasar-tiny is like, in figures: losses by precision, KV conversion, acceptance with its control."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from engine.request import SamplingParams
 from engine.training import checkpoints, prompts, text, vocabulary
 from engine.training.acceptance import Acceptance
 from engine.training.batches import NO_LABEL, Batch, Batches
-from engine.training.losses import cut_law
 from engine.training.target import AttentionMixer, Layer, Target
 
 FP8 = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
@@ -109,22 +108,6 @@ def kv_errors(target: Target, batches: list[Batch]) -> dict[str, dict[str, float
     return worst
 
 
-def head_rows(target: Target, batches: list[Batch]) -> dict[str, float]:
-    """Rows whose nucleus (top-k 20, top-p 0.95) is another one with logits rounded to FP16, and the distances."""
-    rows = flipped = 0
-    worst = worst_full = 0.0
-    for batch in batches:
-        logits, _ = target(batch.token_ids)
-        logits = logits[batch.labels != NO_LABEL]
-        exact, rounded = cut_law(logits), cut_law(logits.half().float())
-        rows += len(logits)
-        flipped += int(((exact > 0) != (rounded > 0)).any(dim=-1).sum())
-        worst = max(worst, float((exact - rounded).abs().sum(dim=-1).max()) / 2)
-        full = logits.softmax(dim=-1) - logits.half().float().softmax(dim=-1)
-        worst_full = max(worst_full, float(full.abs().sum(dim=-1).max()) / 2)
-    return {"rows": rows, "flipped": flipped, "worst TV, cut": worst, "worst TV, whole": worst_full}
-
-
 def acceptance(
     draft: Path, params: SamplingParams, prompts: Sequence[str], *, target: Path | None = None, **settings: Any
 ) -> Acceptance:
@@ -178,22 +161,6 @@ def attention_mixers(target: Target) -> list[AttentionMixer]:
     """The layers that have keys and values."""
     mixers = (layer.mixer for layer in target.layers if isinstance(layer, Layer))
     return [mixer for mixer in mixers if isinstance(mixer, AttentionMixer)]
-
-
-def tables(max_tokens: int, threads: int | None) -> Iterator[str]:
-    """Everything above as lines of markdown, each as soon as it is known."""
-    target, batches = stored_target(quasar_tiny_path()), held_out_batches(quasar_tiny_path())
-    yield from ("| keys and values | held-out nats a token, T = 1 | at the trained temperature |", "|---|--:|--:|")
-    for name, (stored, trained) in losses_by_precision(target, batches).items():
-        yield f"| NVFP4 weights, {name} | {stored:.4f} | {trained:.4f} |"
-    yield from ("", "| | largest magnitude | E4M3, worst relative L2 | E5M2, worst relative L2 |", "|---|--:|--:|--:|")
-    for name, row in kv_errors(target, batches).items():
-        yield f"| {name} | {row['largest']:.2f} | {row['E4M3']:.5f} | {row['E5M2']:.5f} |"
-    head = head_rows(target, batches)
-    yield from ("", "| head rows | another nucleus in FP16 | worst TV after top-k/top-p | worst TV of the whole row |")
-    yield "|--:|--:|--:|--:|"
-    yield f"| {head['rows']} | {head['flipped']} | {head['worst TV, cut']:.6f} | {head['worst TV, whole']:.6f} |"
-    yield from acceptance_table(prompts.Topics.BLIND, max_tokens=max_tokens, threads=threads)
 
 
 def acceptance_table(
