@@ -42,8 +42,9 @@ class EngineConfig:
 
     ``draft_model`` is the folder of a DFlash2 checkpoint, for the drafts that need one; over several ranks it is rank
     0's alone. Joined with lookup, a block may be replaced or continued by a match of the history's end: by one of
-    ``fusion_strong`` tokens, by one of ``fusion_weak`` with which the first ``fusion_agree`` drafted tokens agree; one of ``fusion_tail`` continues a block
-    that it agrees with. ``rejection``: the form of the target's laws; what sparse does not take is judged densely.
+    ``fusion_strong`` tokens, by one of ``fusion_weak`` with which the first ``fusion_agree`` drafted tokens agree; one
+    of ``fusion_tail`` continues a block that it agrees with. ``rejection``: the form of the target's laws; what sparse
+    does not take is judged densely.
     ``context_pipeline``: compute the draft's context before it is known which rows are accepted;
     ``context_kv_graph``: do so in CUDA graphs.
     """
