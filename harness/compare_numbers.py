@@ -252,8 +252,10 @@ def _judged_pairs(row: MetricRow, base: Samples, head: Samples) -> MetricRow:
     assert pairing is not None
     judged = judge_pairs(base, head, pairing.alpha, pairing.most_pairs)
     control = control_log_ratios(base, head)
-    spread = f"{100 * control_spread(control, judged.pairs):.2f} % (standard error)"
-    said = f"A/A: by {len(control)} controls, {judged.pairs} pairs of one build would be off by {spread}"
+    said = "A/A: no control pair was run"
+    if control:
+        spread = f"{100 * control_spread(control, judged.pairs):.2f} % (standard error)"
+        said = f"A/A: {judged.pairs} pairs of one build would be off by {spread}, by {len(control)} control pairs"
     order = [f"interleaved by {pairing.order}"] if pairing.order else []
     notes = (*row.notes, *order, *judged.notes, said, *steadiness(base, head))
     row = replace(row, ratio=judged.ratio, margin=pairing.margin, margin_source=pairing.margin_source, notes=notes)

@@ -121,8 +121,8 @@ class Pairing:
 
     ``alpha`` is what this quantity may err over all looks, of which the last would come after ``most_pairs`` pairs;
     ``margin`` and where it comes from were fixed by the session. ``order`` says how base and head were interleaved, in
-    words. ``control`` has log(later / earlier) of each control pair of one build; without any, ``pairs`` finds its
-    control in the order of the repeats themselves.
+    words. ``control`` has log(later / earlier) of each control pair of one build; ``None`` where the control is in the
+    order of the repeats themselves, base, head, head, base.
     """
 
     session: str
@@ -131,7 +131,7 @@ class Pairing:
     margin: float
     margin_source: str
     order: str = ""
-    control: tuple[float, ...] = ()
+    control: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.session or not self.margin_source:

@@ -76,7 +76,7 @@ def control_log_ratios(base: Samples, head: Samples) -> list[float]:
     other, the control is in the order itself: pairs come as AB, BA, AB, BA, so between two pairs the same side stands
     twice, head within a block and base between two blocks.
     """
-    if head.pairing is not None and head.pairing.control:
+    if head.pairing is not None and head.pairing.control is not None:
         return list(head.pairing.control)
     sides = (base, head)
     found = []

@@ -139,6 +139,8 @@ def derive(about: Mapping[str, Any], read: Mapping[str, bytes], side: str) -> by
 
 def _told(told: Mapping[str, Any], quantity: str, controls: Sequence[Sequence[Repeat]], pairs: int) -> Pairing:
     """How one quantity is judged, with the control that follows from its repeats; no margin may be below it."""
+    if told["control"] is None:
+        return Pairing(**told)
     control = [
         later_over_earlier(samples_of([earlier], quantity), samples_of([later], quantity))
         for earlier, later in controls

@@ -150,7 +150,9 @@ def _spreads(session: Session) -> dict[str, float]:
     found = {}
     for arm in session.ask.arms:
         base, head = (samples(session, side, arm, ROUND) for side in (BASE, HEAD))
-        found[arm] = control_spread(control_log_ratios(base, head), session.pairs)
+        control = control_log_ratios(base, head)
+        if control:
+            found[arm] = control_spread(control, session.pairs)
     return found
 
 

@@ -234,8 +234,8 @@ def samples(session: Session, side: str, arm: str, quantity: str) -> Samples:
     """One quantity of one side, over its complete pairs."""
     ask, pairs = session.ask, session.pairs
     bare = {name: samples_of(session.repeats[name][arm][:pairs], quantity) for name in (BASE, HEAD)}
-    control = tuple(pair.log_ratio(quantity) for pair in session.controls.get(arm, []))
-    spread = control_spread(control or control_log_ratios(bare[BASE], bare[HEAD]), pairs)
+    control = tuple(pair.log_ratio(quantity) for pair in session.controls.get(arm, [])) if ask.order == TURNS else None
+    spread = control_spread(control_log_ratios(bare[BASE], bare[HEAD]) if control is None else control, pairs)
     margin, source = _margin(ask, arm, spread)
     order = f"{ask.order} ({ask.why})" if ask.why else ask.order
     pairing = Pairing(ask.session, ask.each_alpha, ask.most_pairs, margin, source, order, control)

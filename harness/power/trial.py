@@ -88,7 +88,7 @@ def _result(
         mann_whitney_p=mann_whitney_p(in_a_row[BASE], in_a_row[HEAD]),
         mean_threshold=mean_threshold(in_a_row[BASE], in_a_row[HEAD]),
         log_ratios=tuple(round(value, 6) for value in log_ratios(base, head)),
-        control=tuple(round(value, 6) for value in head.pairing.control),
+        control=tuple(round(value, 6) for value in head.pairing.control or ()),
         paired_base=tuple(round(value, 5) for value in base.values),
         paired_head=tuple(round(value, 5) for value in head.values),
         base=tuple(round(value, 5) for value in in_a_row[BASE]),

@@ -115,6 +115,7 @@ def test_both_sides_are_held_to_every_control_pair(project: Project, ab: Ab) -> 
         assert " ".join(sorted(path.name for path in (folder / "repeats").glob("control*"))) == controls
         (samples, _) = open_evidence(_run(project, side)).scopes[0].samples
         assert samples.pairing is not None
+        assert samples.pairing.control is not None
         assert len(samples.pairing.control) == 2
     # A control that says more than the margin does is no evidence for that margin.
     for part in ("01b", "02b"):
