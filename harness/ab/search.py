@@ -87,9 +87,13 @@ def bisect(comparing: Comparing, good: str, bad: str) -> int:
         comparing.say(f"{step.value}: {titles[commit]}")
         return step
 
-    if judge(commits[-1]) is not Step.BAD:
+    whole = judge(commits[-1])
+    if whole is Step.GOOD:
         comparing.show(f"{bad} is not slower than {good} by this verdict: there is nothing to find")
         return ExitCode.OK
+    if whole is Step.UNKNOWN:
+        comparing.show(f"whether {bad} is slower than {good} is not known: give more --pairs or --budget")
+        return ExitCode.UNDECIDED if comparing.options.strict else ExitCode.OK
     found = find_first(commits, judge)
     if len(found.suspects) > 1:
         comparing.show(f"one of {len(found.suspects)} commits, of which only the last could be judged:")

@@ -248,3 +248,5 @@ def test_bisect_names_the_first_slower_commit(project: Project, ab: Ab) -> None:
     assert ran.out.splitlines()[-1].endswith("commit-3")
     nothing = ab("--bisect", "HEAD~5", "HEAD~3")
     assert (nothing.code, "there is nothing to find" in nothing.out) == (0, True)
+    unknown = ab("--bisect", "HEAD~5", "HEAD", "--pairs", "2", "--strict")
+    assert (unknown.code, "is not known: give more --pairs or --budget" in unknown.out) == (5, True)
