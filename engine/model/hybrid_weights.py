@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from engine.errors import InputError, ModelFileError
+from engine.errors import ModelFileError
 from engine.linear.adapter import AdaptedLinear, adapt, adapt_nvfp4
 from engine.linear.admission import require_admitted
 from engine.linear.nvfp4 import Nvfp4Matrix
@@ -217,10 +217,8 @@ class _Products:
         (admitted,) = require_admitted([replace(self._rows[name], format="nvfp4")], self._tp)
         try:
             return adapt_nvfp4(admitted, quantised)
-        except InputError:
-            raise
         except ValueError as error:
-            raise ModelFileError(str(error)) from error
+            raise ModelFileError(f"{name}: {error}") from error
 
 
 def _pick(matrix: Matrix, rows: torch.Tensor) -> Matrix:
