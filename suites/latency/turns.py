@@ -1,4 +1,4 @@
-"""Two workers of one pair take turns, two steps at a time: a byte that goes to and fro is the right to run.
+"""Two workers of one pair take turns, two steps at a time: a byte that goes back and forth is the right to run.
 
 Both are alive together, on the same cores, and only one of them runs at a time: before every second step this process
 hands the turn to the other and waits until it comes back. What a neighbour takes from the machine for seconds it takes
