@@ -89,7 +89,7 @@ def _cores(text: str) -> tuple[int, ...]:
 
 def _show(options: argparse.Namespace, show: Say) -> int:
     from harness.power.study import read_study
-    from harness.power.summary import rates, targets_of
+    from harness.power.summary import accuracy_of, rates, targets_of
 
     study = read_study(options.results)
     if not study.results:
@@ -103,6 +103,8 @@ def _show(options: argparse.Namespace, show: Say) -> int:
             f"{rate.delay} %  {rate.alarms:>3} of {rate.trials:<3} alarms "
             f"[{100 * rate.low:.0f}, {100 * rate.high:.0f}] %  {rate.rule}"
         )
+    for line in accuracy_of(study):
+        show(line)
     targets = targets_of(study)
     for target in targets:
         show(str(target))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median, pstdev
 
 from harness.power.study import TRIALS, Result, Study
+from harness.sequential import FIRST_LOOK
 
 RULES: dict[str, Callable[[Result], bool]] = {
     "paired, interleaved, interval against margin (ours)": lambda result: _says_slower(result.ours, result.delay),
@@ -88,3 +90,30 @@ def _of_rate(delay: int, found: Sequence[Rate]) -> Target:
     sign = "<=" if delay == 0 else ">="
     said = f"{delay} %: {what} {rate.alarms} of {rate.trials}, target {sign} {100 * target:g} %"
     return Target(said, rate.share <= target if delay == 0 else rate.share >= target)
+
+
+def accuracy_of(study: Study) -> list[str]:
+    """How far the trials of each delay lay from it and how long they took, then how noisy the machine was, in words."""
+    said = [_of_delay(delay, trials) for delay in TRIALS if (trials := [r for r in study.results if r.delay == delay])]
+    deviation = median(pstdev(result.log_ratios) for result in study.results)
+    apart = median(max(result.base) / min(result.base) - 1 for result in study.results)
+    first = sum(result.pairs == FIRST_LOOK for result in study.results)
+    said.append(f"{first} of {len(study.results)} trials ended at the first look, after {FIRST_LOOK} pairs")
+    said.append(
+        f"of the median trial: pairs differ by {100 * deviation:.1f} % (standard deviation); slowest and fastest "
+        f"run of base one after the other lie {100 * apart:.0f} % apart"
+    )
+    return said
+
+
+def _of_delay(delay: int, trials: Sequence[Result]) -> str:
+    planted = 1 + delay / 100
+    ours = [100 * (result.ratio - planted) for result in trials]
+    means = [100 * (fmean(result.head) / fmean(result.base) - planted) for result in trials]
+    seconds = [result.seconds for result in trials]
+    undecided, late = sum(result.ours == "UNDECIDED" for result in trials), sum(one > TRIAL_S for one in seconds)
+    return (
+        f"{delay} %: ours lies {min(ours):+.1f} to {max(ours):+.1f} points off (median {median(ours):+.1f}), the ratio "
+        f"of means {min(means):+.0f} to {max(means):+.0f}; {undecided} undecided; "
+        f"{min(seconds):.0f} to {max(seconds):.0f} s, {late} over {TRIAL_S:g} s"
+    )

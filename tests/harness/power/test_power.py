@@ -16,7 +16,7 @@ from harness.errors import EvidenceError
 from harness.power.page import FIGURE, build_power_document
 from harness.power.rivals import mann_whitney, mean_threshold
 from harness.power.study import TRIALS, Result, Study, append, machine_line, next_trials, read_study, result_line
-from harness.power.summary import OURS, rates, targets_of
+from harness.power.summary import OURS, accuracy_of, rates, targets_of
 from harness.power.trial import OutOfTime, Setup, run_trial
 from harness.power.workers import OneEach, workers
 from harness.report import render_html
@@ -153,6 +153,20 @@ def test_rates_targets_and_picture() -> None:
     assert targets_of(few)[0].met is None
     slow = Study((), (replace(quiet[0], seconds=91.0),))
     assert str(targets_of(slow)[-1]) == "one trial: 91 to 91 s, target <= 90 s: MISSED"
+
+
+def test_how_far_trials_lay_from_what_was_planted() -> None:
+    right = result(2, 0, "WORSE")
+    wrong = replace(right, ours="UNDECIDED", ratio=1.03, head=(1.2, 1.3), pairs=24, seconds=100.0)
+    first, looks, noise = accuracy_of(Study((), (right, wrong)))
+    # Base's runs are 1.0 and 1.1: a mean of 1.05, which head's 1.25 is 19.05 % above.
+    assert first == (
+        "2 %: ours lies +0.0 to +1.0 points off (median +0.5), the ratio of means -2 to +17; 1 undecided; "
+        "1 to 100 s, 1 over 90 s"
+    )
+    assert looks == "1 of 2 trials ended at the first look, after 8 pairs"
+    assert noise.startswith("of the median trial: pairs differ by 5.0 % (standard deviation)")
+    assert noise.endswith("lie 10 % apart")
 
 
 def test_a_study_is_a_page_with_its_picture() -> None:
