@@ -99,14 +99,7 @@ def run(op: str, capability: int, device: torch.device, arguments: tuple[object,
         RuntimeError: the launcher or the driver refused; the message is theirs.
     """
     function = _functions.get((op, capability, _emulation is not None)) or _function(op, capability)
-    index = 0
-    stream = 0
-    if device.type == "cuda":
-        index = device.index or 0
-        if index not in _loaded_devices:
-            _load(index)
-        # torch.cuda.current_stream builds an object for the same number, ten times slower.
-        stream = torch._C._cuda_getCurrentRawStream(index)
+    index, stream = _where(device)
     message = _message
     tail = (c_int(index), c_void_p(stream), message.buffer, message.size)
     if function(*map(_native, arguments), *tail) != 0:
@@ -123,16 +116,21 @@ def run_record(op: str, capability: int, device: torch.device, record: bytes) ->
         NativeLibraryError, RuntimeError: as `run`.
     """
     function = _record_functions.get((op, capability, _emulation is not None)) or _record_function(op, capability)
-    index = 0
-    stream = 0
-    if device.type == "cuda":
-        index = device.index or 0
-        if index not in _loaded_devices:
-            _load(index)
-        stream = torch._C._cuda_getCurrentRawStream(index)
+    index, stream = _where(device)
     message = _message
     if function(record, len(record), index, stream, message.address, ERROR_BYTES):
         raise RuntimeError(f"{op}: {message.buffer.value.decode()}")
+
+
+def _where(device: torch.device) -> tuple[int, int]:
+    """Index and current stream of ``device``, whose images are loaded; both 0 where kernels are emulated."""
+    if device.type != "cuda":
+        return 0, 0
+    index = device.index or 0
+    if index not in _loaded_devices:
+        _load(index)
+    # torch.cuda.current_stream builds an object for the same number, ten times slower.
+    return index, torch._C._cuda_getCurrentRawStream(index)
 
 
 def _record_function(op: str, capability: int) -> Callable[..., int]:
