@@ -38,7 +38,7 @@ END_SECONDS = 5.0
 _SETTLE_SECONDS = 0.5  # a rank that lost its neighbour reports an error too: wait for the one that began it
 _POLITE_SECONDS = 1.0  # between asking a rank to end and ending it
 _ALLOWED_IDLE = timedelta(days=7)  # followers wait in a collective for the next request, however long it takes
-_PRELOADED = ["engine.loading", "engine.llm"]
+_PRELOADED = ["engine.loading", "engine.llm", "engine.parallel.fork_server"]  # the last one is the first to end
 
 _LAST_PORT = 65535
 
