@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from suites import defects
 from suites.latency import delay, fitness
 from suites.latency.arms import Arm
+from suites.latency.engines import load, measured
 
 if TYPE_CHECKING:
     from engine.parallel.group import Group
@@ -28,8 +29,6 @@ def measure_over_ranks(arms: Sequence[Arm]) -> tuple[list[dict[str, Any]], list[
 
 def _on_rank(group: Group, arms: list[Arm]) -> tuple[list[dict[str, Any]], list[str], int] | None:
     """On rank 0 the runs of each arm, why its times would be unfit, and its peak resident bytes."""
-    from suites.latency.worker import load, measured
-
     percent = delay.asked_for(os.environ)
     if percent:
         delay.plant(percent)
