@@ -97,10 +97,8 @@ def run_ranks(
         raise InputError(f"port is {port}; allowed: 1 to {_LAST_PORT}, or 0 for a free one")
     if port:
         _require_free(port)
+    start_fork_server()
     context = multiprocessing.get_context("forkserver")
-    # The fork server pays for the imports once; it touches no device and starts no thread before a rank forks off.
-    context.set_forkserver_preload(_PRELOADED)
-    _start_fork_server()
     ranks: list[_Rank] = []
     try:
         ranks += (_start(context, rank, size, task, tuple(arguments), device, port) for rank in range(size))
@@ -115,8 +113,13 @@ def run_ranks(
     return [rank.result for rank in ranks]
 
 
-def _start_fork_server() -> None:
-    """With interrupts held back: it inherits that, and a key pressed while it imports is the launcher's to answer."""
+def start_fork_server() -> None:
+    """Start the process that ranks fork off, unless it runs. `run_ranks` does; who calls it earlier waits less there.
+
+    It pays for the imports once, touches no device and starts no thread before a rank forks off. Interrupts are held
+    back meanwhile: it inherits that, and a key pressed while it imports is the launcher's to answer.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload(_PRELOADED)
     resource_tracker.ensure_running()  # it lets interrupts through again when it has started its own process
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -5,6 +5,7 @@ A case says NOT_RUN where the machine has fewer GPUs than it needs ranks. With o
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -190,24 +191,34 @@ def test_more_ranks_than_gpus_are_refused(record: Record) -> None:
         on_ranks(there + 2, jobs.group_rank, {}, device="cuda")
 
 
+# Asks the driver: torch would take each worker seconds to say the same.
+WORKER_CASE = """
+import ctypes, pathlib, time, pytest
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_worker(number):
+    driver, count, uuid = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    assert driver.cuInit(0) == 0
+    assert driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    assert count.value == 1
+    assert driver.cuDeviceGetUuid(uuid, 0) == 0
+    folder = pathlib.Path(__file__).parent
+    (folder / f"{number}.uuid").write_text(bytes(uuid).hex())
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("*.uuid"))) < 2:
+        assert time.monotonic() < deadline, "the other worker never came"
+        time.sleep(0.05)
+"""
+
+
 def test_workers_hold_different_gpus_at_once(tmp_path: Path, record: Record) -> None:
     """Two xdist workers of one session: each sees one GPU, another one, while both are there."""
     require_gpus(2, record)
     case = tmp_path / "test_worker.py"
-    case.write_text(
-        "import os, time, pathlib, pytest, torch\n"
-        "@pytest.mark.parametrize('number', [0, 1])\n"
-        "def test_worker(number):\n"
-        "    assert torch.cuda.device_count() == 1\n"
-        "    uuid = str(torch.cuda.get_device_properties(0).uuid)\n"
-        f"    folder = pathlib.Path({str(tmp_path)!r})\n"
-        "    (folder / f'{number}.uuid').write_text(uuid)\n"
-        "    deadline = time.monotonic() + 60\n"
-        "    while len(list(folder.glob('*.uuid'))) < 2:\n"
-        "        assert time.monotonic() < deadline, 'the other worker never came'\n"
-        "        time.sleep(0.05)\n"
-    )
-    argv = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "harness.pytest_plugin", str(case)]
-    ran = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    case.write_text(WORKER_CASE)
+    plugins = ("-p", "xdist.plugin", "-p", "harness.pytest_plugin")
+    argv = [sys.executable, "-m", "pytest", "-q", "-n", "2", *plugins, str(case)]
+    alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # others' plugins may import torch
+    ran = subprocess.run(argv, env=alone, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     assert len({path.read_text() for path in tmp_path.glob("*.uuid")}) == 2
