@@ -24,11 +24,15 @@ from harness.compare import JUDGE, compare
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import CARRIED_MANIFEST, SHARDS, read_scope
 from harness.files import json_bytes, sync_folder, write_new, writing
+from harness.first_difference import first_difference
 from harness.gate import decide
 from harness.model import Evidence, Origin, OriginKind, ScopeEvidence
 from harness.verdict import Comparison, GateDecision, Policy, Quarantine
 
 SCHEMA = 1
+_FORGED = (
+    "it was altered, or sealed by other rules: `python -m harness compare baselines BUNDLE` judges its records anew"
+)
 
 
 class About(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -205,7 +209,8 @@ def _evidence(checked: bag.Bag, about: About) -> Evidence:
         if stated != msgspec.json.encode(true, order="sorted"):
             wrong = [key for key in true if claim.get(key) != msgspec.to_builtins(true[key])]
             raise EvidenceError(
-                f"{path}: bundle.json claims {name} {wrong[0] if wrong else ''} otherwise than its files show"
+                f"{path}: bundle.json claims {name} {wrong[0] if wrong else ''} otherwise than its files show: "
+                + first_difference(claim, true)
             )
         scopes.append(scope)
     if all(scope.environment for scope in scopes):
@@ -271,9 +276,14 @@ def _check_verdict(path: Path, head: Evidence, base: Evidence | None, verdict: V
     held = {entry.node: entry for entry in verdict.quarantine}
     again = compare(base, replace(head, digest=""), verdict.policy, held, verdict.today)
     if again != verdict.comparison:
-        raise EvidenceError(f"{path}: comparison.json does not follow from the bundle's contents")
-    if decide(again, verdict.policy) != verdict.decision:
-        raise EvidenceError(f"{path}: the verdict in comparison.json does not follow from its comparison")
+        where = first_difference(verdict.comparison, again)
+        raise EvidenceError(f"{path}: comparison.json does not follow from the bundle's contents: {where}", _FORGED)
+    decided = decide(again, verdict.policy)
+    if decided != verdict.decision:
+        where = first_difference(verdict.decision, decided)
+        raise EvidenceError(
+            f"{path}: the verdict in comparison.json does not follow from its comparison: {where}", _FORGED
+        )
     return ()
 
 

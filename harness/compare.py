@@ -15,7 +15,7 @@ from harness.compare_numbers import compare_numbers
 from harness.model import CaseResult, CaseStatus, Evidence, Origin, OriginKind, ScopeEvidence
 from harness.verdict import CaseOutcome, CaseRow, Comparison, Difference, MetricRow, Policy, Quarantine, ScopeRow
 
-JUDGE = 3  # raised when the same two pieces of evidence would be judged differently
+JUDGE = 4  # raised when the same two pieces of evidence would be judged differently
 RENAME_LIMIT = 200  # beyond so many missing or new cases a suggestion would be a guess
 RENAME_LIKENESS = 0.8
 NOT_ASKED = "not part of this run"

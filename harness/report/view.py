@@ -108,7 +108,8 @@ def _sentence(
     first = visible(decision.reasons[0]) if decision.reasons else ""
     doubt = sum(row.outcome in (MetricOutcome.UNDECIDED, MetricOutcome.INCOMPARABLE) for row in changed.doubtful)
     if decision.code is ExitCode.OK and not compared:
-        return f"No baseline stands for {visible(head.device_key)} yet: {size} are new, and none is called unchanged."
+        absent = f"{visible(base.label)} has none of these scopes" if base else "There is no base to compare with yet"
+        return f"{absent}: {size} are new, and none is called unchanged."
     if decision.code is ExitCode.OK:
         rest = f" {count(doubt, 'metric')} could not be compared or decided." if doubt else ""
         return f"{size} {against}: none broken, missing or worse.{rest}"
@@ -140,9 +141,10 @@ def _counts(comparison: Comparison, head: Evidence) -> tuple[Count, ...]:
     missing = cases[CaseOutcome.MISSING] + metrics[MetricOutcome.MISSING]
     worse = metrics[MetricOutcome.WORSE] + metrics[MetricOutcome.CHANGED]
     open_ = metrics[MetricOutcome.UNDECIDED] + metrics[MetricOutcome.INCOMPARABLE]
-    of_cases, of_metrics = f"of {count(cases.total(), 'case')}", f"of {count(metrics.total(), 'metric')}"
+    of_cases = f"of {count(cases.total(), 'case')} compared"  # base's too, where head lost some
+    of_metrics = f"of {count(metrics.total(), 'metric')} compared"
     skipped = f", {number(statuses[CaseStatus.SKIPPED])} skipped" if statuses[CaseStatus.SKIPPED] else ""
-    of_all, all_passed = f"of {count(total, 'case')}{skipped}", 0 < total == passed
+    of_all, all_passed = f"of {count(total, 'case')} in head{skipped}", 0 < total == passed
     return (
         Count(number(passed), "passed", of_all, Tone.GOOD if all_passed else Tone.PLAIN, "coverage"),
         tally_of(cases[CaseOutcome.BROKEN], "broken", of_cases, Tone.BAD, "regressions"),
