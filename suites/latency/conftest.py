@@ -14,7 +14,7 @@ import pytest
 
 from suites.latency import gpus
 from suites.latency.arms import groups, load_arms, runnable
-from suites.latency.repeats import Repeat, run_once
+from suites.latency.repeats import Repeat, waiting_workers
 from suites.recording import Record
 
 # Five, because four arms are judged together: against the ten repeats of an accepted baseline even the smallest of
@@ -42,10 +42,11 @@ def _measure(arm: str) -> tuple[Repeat, ...]:
 
 @functools.cache
 def _measure_group(group: tuple[str, ...]) -> dict[str, tuple[Repeat, ...]]:
-    # Brings the model's files and the libraries into memory; one arm does that. A repeat warms its own process itself.
-    run_once(group[:1])
     turned = [(*group[number % len(group) :], *group[: number % len(group)]) for number in range(REPEATS)]
-    repeats = [run_once(order) for order in turned]
+    # The first one brings the model's files into memory; one arm does that. A repeat warms its own process itself.
+    with waiting_workers([group[:1], *turned]) as (warming, *workers):
+        warming.measure()
+        repeats = [worker.measure() for worker in workers]
     return {arm: tuple(repeat[arm] for repeat in repeats) for arm in group}
 
 

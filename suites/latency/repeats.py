@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,24 +30,83 @@ class Repeat:
 
 def run_worker(arguments: Sequence[str], environment: dict[str, str] | None = None) -> Any:
     """The JSON that a worker prints. AssertionError with the end of its stderr when it fails."""
-    command = [sys.executable, "-m", "suites.latency.worker", *arguments]
+    command = _command(arguments)
     done = subprocess.run(
         command,
         cwd=ROOT,
         env={**os.environ, **(environment or {})},
         capture_output=True,
-        text=True,
         timeout=SECONDS_ALLOWED,
         check=False,
     )
-    if done.returncode:
-        raise AssertionError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+    return _printed(command, done.returncode, done.stdout, done.stderr)
 
 
 def run_once(arms: Sequence[str]) -> dict[str, Repeat]:
     """One repeat of arms that share a process, by arm."""
-    return {answer["arm"]: _repeat(answer) for answer in run_worker(arms)}
+    return _by_arm(run_worker(arms))
+
+
+class Waiting:
+    """A worker that imports the engine, then sleeps until it is told to measure ``arms``."""
+
+    def __init__(self, arms: Sequence[str]) -> None:
+        """Starts the process."""
+        self._command = _command(["--wait", *arms])
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(self._command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+
+    def until_ready(self) -> None:
+        """Wait until it sleeps. AssertionError when it ends instead, or takes too long."""
+        assert self._process.stdout is not None
+        came, _, _ = select.select([self._process.stdout], [], [], SECONDS_ALLOWED)
+        if not came:
+            raise AssertionError(f"{' '.join(self._command)} was not ready after {SECONDS_ALLOWED} s")
+        if not self._process.stdout.readline():
+            self.measure()  # it has ended: says why
+
+    def measure(self) -> dict[str, Repeat]:
+        """Let it measure, once, and wait for its end: one repeat by arm."""
+        printed, said = self._process.communicate(b"go\n", timeout=SECONDS_ALLOWED)
+        return _by_arm(_printed(self._command, self._process.returncode, printed, said))
+
+    def end(self) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@contextlib.contextmanager
+def waiting_workers(orders: Sequence[Sequence[str]]) -> Iterator[list[Waiting]]:
+    """A worker for each order of arms, all of them asleep: importing torch takes a core for seconds, sleeping none.
+
+    As many get ready at a time as there are cores. What is left then is to measure, one after the other.
+    """
+    cores = len(os.sched_getaffinity(0))
+    workers: list[Waiting] = []
+    try:
+        for start in range(0, len(orders), cores):
+            workers += (started := [Waiting(arms) for arms in orders[start : start + cores]])
+            for worker in started:
+                worker.until_ready()
+        yield workers
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "suites.latency.worker", *arguments]
+
+
+def _printed(command: Sequence[str], code: int, printed: bytes, said: bytes) -> Any:
+    if code:
+        raise AssertionError(f"{' '.join(command)} ended with {code}:\n{said.decode(errors='replace')[-2000:]}")
+    return json.loads(printed)
+
+
+def _by_arm(answers: list[dict[str, Any]]) -> dict[str, Repeat]:
+    return {answer["arm"]: _repeat(answer) for answer in answers}
 
 
 def _repeat(answer: dict[str, Any]) -> Repeat:

@@ -4,12 +4,15 @@ Prints a JSON list, one object an arm. ``--list`` prints which arms can run here
 ``--fitness`` why this process would be unfit for timing; both load nothing. ``--gap`` explains why two sides took
 different tokens.
 ``--turns`` makes steps wait for their turn (see ``turns.py``); the waits stand beside the runs, times are as they were.
+``--wait`` imports the engine, prints a line and sleeps until one comes, so that workers can get ready side by side and
+measure one after the other.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import os
 import resource
@@ -20,18 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from suites import defects
 from suites.latency import delay, fitness, gpus, turns
-from suites.latency.arms import ARMS_FILE, ENGINE_FIELDS, Arm, by_engine, groups, load_arms, load_prompts, runnable
+from suites.latency.arms import ARMS_FILE, Arm, by_engine, groups, load_arms, load_prompts, runnable
+from suites.latency.engines import load, measured
 from suites.latency.ranks import measure_over_ranks
 
 if TYPE_CHECKING:
-    from engine.llm import LLM
-    from engine.parallel.group import Group
     from suites.latency.turns import Turns
 
-ROOT = Path(__file__).resolve().parents[2]
 PROTOCOL = 3
-CONTEXT = 1024
-WARMING_TOKENS = 4  # the first touch of the weights is no part of a time to the first token
 
 
 def measure(arms: Sequence[Arm], shared: Turns | None = None) -> list[dict[str, Any]]:
@@ -72,62 +71,6 @@ def measure(arms: Sequence[Arm], shared: Turns | None = None) -> list[dict[str, 
     ]
 
 
-def load(arm: Arm, batch: int = 1, group: Group | None = None) -> LLM:
-    """The engine that ``arm`` asks for (a rank's of ``group``), with room for ``batch`` sequences at a time."""
-    # Here and not above: `--list`, `--fitness` and a wrong arm name answer without loading torch.
-    from engine.config import EngineConfig, read_environment
-    from engine.llm import LLM
-
-    same: dict[str, Any] = {name: getattr(arm, name) for name in ENGINE_FIELDS if name not in ("model", "draft_model")}
-    config = EngineConfig(
-        model=ROOT / arm.model if arm.model else read_environment(os.environ).model,
-        draft_model=ROOT / arm.draft_model if arm.draft_model else None,
-        max_model_len=CONTEXT,
-        kv_cache_tokens=batch * (CONTEXT + arm.draft_tokens + 1),
-        **same,
-    )
-    return LLM(config, group)
-
-
-def measured(llm: LLM, arm: Arm, shared: Turns | None) -> dict[str, Any]:
-    """The runs of one arm and, where turns are taken, every wait among them and the steps made without the other."""
-    if shared is None:
-        return {"runs": _runs(llm, arm)}
-    waits, alone = len(shared.waits), shared.alone
-    runs = _runs(llm, arm)
-    turn = {"steps": turns.STEPS, "waits": shared.waits[waits:], "alone": shared.alone - alone}
-    return {"runs": runs, "turns": turn}
-
-
-def _runs(llm: LLM, arm: Arm) -> list[dict[str, Any]]:
-    from engine.request import SamplingParams
-
-    def params(max_tokens: int) -> SamplingParams:
-        return SamplingParams(
-            temperature=arm.temperature, top_k=arm.top_k, top_p=arm.top_p, seed=arm.seed, max_tokens=max_tokens
-        )
-
-    prompts = {name: llm.chat_prompt(message) for name, message in load_prompts(arm.prompts).items()}
-    names = list(prompts)
-    llm.generate(prompts[names[0]], params(WARMING_TOKENS))
-    runs = []
-    for start in range(0, len(names), arm.batch):
-        together = names[start : start + arm.batch]
-        results = llm.generate_batch([prompts[name] for name in together], params(arm.max_tokens))
-        runs += [
-            {
-                "prompt": name,
-                "token_ids": result.token_ids,
-                "finish": str(result.finish_reason),
-                "arrival_ts": result.arrival_ts,
-                "token_ts": result.token_ts,
-                "emitted": result.emitted,
-            }
-            for name, result in zip(together, results, strict=True)
-        ]
-    return runs
-
-
 def gap(arm: Arm, prompt: str, emitted: Sequence[int], candidates: Sequence[int]) -> dict[str, float]:
     """Logits of ``candidates`` behind a prompt and what was ``emitted`` so far: how far apart the two choices lay."""
     from engine.request import SamplingParams
@@ -146,6 +89,14 @@ def gap(arm: Arm, prompt: str, emitted: Sequence[int], candidates: Sequence[int]
     return {str(token): seen[-1][token] for token in candidates}
 
 
+def sleep_until_asked() -> None:
+    """Import the engine and say so, then wait for a line: a sleeping process takes nothing from one that measures."""
+    importlib.import_module("engine.llm")
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        raise SystemExit("suites.latency.worker: whoever started this has gone without asking for a measurement")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Command line of the worker; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m suites.latency.worker", description=__doc__)
@@ -158,6 +109,7 @@ def main(argv: list[str] | None = None) -> int:
         help="print the arms that one process can run here, and which of them share one, as JSON",
     )
     parser.add_argument("--gap", metavar="JSON", help="prompt, emitted ids and candidates: print their logits, as JSON")
+    parser.add_argument("--wait", action="store_true", help="get ready, say so, and measure when a line comes in")
     parser.add_argument(
         "--turns", metavar="IN,OUT", default="", help="descriptors through which the turn comes and goes"
     )
@@ -189,6 +141,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.gap:
         print(json.dumps(gap(chosen[0], **json.loads(options.gap))))
         return 0
+    if options.wait:
+        sleep_until_asked()
     print(json.dumps(measure(chosen, turns.Turns(*pipes) if pipes else None)))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from suites.latency import bench_llama_cpp as bench
 from suites.latency import delay, gpus
 from suites.latency.arms import ARMS_FILE, by_engine, gpus_needed, groups, load_arms, load_prompts, runnable
-from suites.latency.repeats import run_worker
+from suites.latency.repeats import run_worker, waiting_workers
 
 
 def test_arms_take_defaults_and_override_them() -> None:
@@ -89,6 +90,31 @@ def test_a_planted_delay_stretches_a_step_by_its_share() -> None:
 def test_a_failing_worker_is_quoted() -> None:
     with pytest.raises(AssertionError, match=r"ended with 2:\n(.|\n)*invalid choice: 'no-such-arm'"):
         run_worker(["no-such-arm"])
+
+
+def test_a_worker_that_cannot_get_ready_is_quoted() -> None:
+    with (
+        pytest.raises(AssertionError, match=r"--wait no-such-arm ended with 2:\n(.|\n)*invalid choice: 'no-such-arm'"),
+        waiting_workers([["no-such-arm"]]),
+    ):
+        pytest.fail("a worker without an arm became ready")
+
+
+def test_a_worker_that_waits_takes_no_time_and_measures_nothing_unasked() -> None:
+    command = [sys.executable, "-m", "suites.latency.worker", "--wait", "greedy-plain"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+        stat = Path(f"/proc/{worker.pid}/stat")
+        while (at := stat.read_text().rpartition(") ")[2].split())[0] != "S":
+            pass
+        time.sleep(0.5)
+        then = stat.read_text().rpartition(") ")[2].split()
+        assert (then[0], then[11:13]) == ("S", at[11:13])  # asleep, and neither of its clocks has moved
+        printed, said = worker.communicate(timeout=60)  # closes its input
+    assert (worker.returncode, printed) == (1, "")
+    assert "has gone without asking" in said
 
 
 def test_turns_alternate_after_one_unrecorded_call_of_each() -> None:
