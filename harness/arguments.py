@@ -13,21 +13,22 @@ from harness.lease import DEFAULT_WAIT_S
 from harness.power import command as power
 from harness.run import DEFAULT_TIMEOUT_S
 from harness.rundir import SUITES
+from harness.typed import typed
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 _FORMS = "a sealed bundle, a run folder, a baselines folder, or a baseline's .json"
 _OVERVIEW = """\
 the usual way:
-  python -m harness run kernels sampling          one pytest process a scope; prints the run folder
-  python -m harness seal artifacts/runs/ID        seal, compare with baselines/, print the verdict
-  python -m harness verify artifacts/bundles/NAME check somebody else's bundle
-  python -m harness compare BASE HEAD             any two bundles, runs or baselines
-  python -m harness accept A B --reason '...'     move the baseline on purpose
-  python -m harness history artifacts/bundles     what changed over many bundles
-  python -m harness nightly artifacts/bundles     what the latest nights agree in, and the issue about it
-  python -m harness ab main HEAD                  is HEAD slower than main, or is it noise?
-  python -m harness doctor                        what on this machine will spoil a measurement
-  python -m harness lease run -- COMMAND          hold the GPUs, or the CPU, exclusively meanwhile
+  harness run kernels sampling          one pytest process a scope; prints the run folder
+  harness seal artifacts/runs/ID        seal, compare with baselines/, print the verdict
+  harness verify artifacts/bundles/NAME check somebody else's bundle
+  harness compare BASE HEAD             any two bundles, runs or baselines
+  harness accept A B --reason '...'     move the baseline on purpose
+  harness history artifacts/bundles     what changed over many bundles
+  harness nightly artifacts/bundles     what the latest nights agree in, and the issue about it
+  harness ab main HEAD                  is HEAD slower than main, or is it noise?
+  harness doctor                        what on this machine will spoil a measurement
+  harness lease run -- COMMAND          hold the GPUs, or the CPU, exclusively meanwhile
 
 exit codes: 0 ok, 1 regression, 2 usage, 3 evidence broken, 4 nothing comparable, 5 undecided (only with --strict),
 130 interrupted
@@ -46,6 +47,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **keywords: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **keywords)
+        self.epilog = f"{(self.epilog or '').rstrip()}\n\n`harness` stands for: {typed()}"
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -138,7 +138,7 @@ def _loaded(load: Any, path: Path, kind: str, **keywords: Any) -> Any:
     except (ValueError, TypeError, exceptions.UnsupportedAlgorithm) as error:
         raise UsageError(
             f"{path}: no {kind} key in PEM that could be read: {error}",
-            "make a pair with openssl; `harness attest --help` shows how",
+            "make a pair with openssl; `python -m harness attest --help` shows how",
         ) from error
 
 

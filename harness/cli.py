@@ -12,7 +12,6 @@ import errno
 import gc
 import io
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -29,6 +28,7 @@ from harness.power import command as power
 from harness.progress_line import ProgressLine
 from harness.run import ScopeRun, known_scopes, mark_not_run, run_scopes
 from harness.rundir import SCOPE_NAME, SUITES, new_run_id, open_run
+from harness.typed import typed
 from harness.verdict import ExitCode
 
 
@@ -99,7 +99,7 @@ def _again(options: argparse.Namespace) -> str:
         own += [] if options.resume else ["--resume"]
         own += [] if "--run-dir" in " ".join(own) or not options.run_dir else ["--run-dir", str(options.run_dir)]
     after = ["--", *options.pytest_args] if options.pytest_args else []
-    return shlex.join(["python", "-m", "harness", *own, *after])
+    return typed(*own, *after)
 
 
 def _as_interrupt(number: int, frame: object) -> NoReturn:
@@ -156,7 +156,7 @@ def run_command(options: argparse.Namespace) -> int:
     if decision.code is ExitCode.USAGE:
         return decision.code
     suites = [] if options.suites == SUITES else ["--suites", str(options.suites)]
-    say(f"seal it with: {shlex.join(['python', '-m', 'harness', 'seal', str(run_dir), *suites])}")
+    say(f"seal it with: {typed('seal', str(run_dir), *suites)}")
     return decision.code
 
 

@@ -10,6 +10,7 @@ from harness.errors import EvidenceError, UsageError
 from harness.evidence import read_scope
 from harness.model import Evidence, ScopeEvidence
 from harness.rundir import ASIDE, SCOPE_NAME, read_json, read_scope_json, resume_command
+from harness.typed import typed
 
 
 def scope_folders(run: Path) -> list[Path]:
@@ -24,12 +25,12 @@ def scope_folders(run: Path) -> list[Path]:
             f"{aside}: a new try was killed as it began", f"finish it: {resume_command(run, aside.stem)}"
         )
     if not folders:
-        raise EvidenceError(f"{run}: no scope was run", "run one: python -m harness run SCOPE --run-dir " + str(run))
+        raise EvidenceError(f"{run}: no scope was run", f"run one: {typed('run', 'SCOPE', '--run-dir', str(run))}")
     for folder in folders:
         record = read_scope_json(folder)
         again = resume_command(run, folder.name)
         if (folder / "source").is_dir():  # other tools' files: nothing of ours can run them again
-            again = f"python -m harness ingest FILE... --scope {folder.name} --run-dir {run}"
+            again = typed("ingest", "FILE", "--scope", folder.name, "--run-dir", str(run))
         if record is None or record["state"] == "interrupted":
             raise EvidenceError(f"{folder}: this scope is unfinished", f"finish it with: {again}")
         if record["state"] == "refused":

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.errors import UsageError
 from harness.rundir import SCOPE_NAME, new_run_id, open_run
+from harness.typed import typed
 from harness.verdict import ExitCode
 
 Show = Callable[[str], None]
@@ -164,7 +165,7 @@ def ingest_command(options: argparse.Namespace, show: Show, say: Show) -> int:
     for doubt in found.doubts:
         say(f"  doubt: {doubt}")
     show(str(run_dir))
-    say(f"seal it with: python -m harness seal {run_dir}")
+    say(f"seal it with: {typed('seal', str(run_dir))}")
     return ExitCode.OK
 
 

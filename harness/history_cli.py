@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.errors import HarnessError, UsageError
 from harness.history import MARGIN_FLOOR, History, build_history
 from harness.model import Evidence
+from harness.typed import typed
 from harness.verdict import ExitCode
 
 FORMS = ("text", "markdown", "html", "json", "csv", "wide")
@@ -66,7 +67,7 @@ def find_bundles(paths: Iterable[Path]) -> list[Path]:
         bundles = [path] if (path / "bagit.txt").exists() else [bag.parent for bag in inside]
         found += [bundle for bundle in bundles if not bundle.name.endswith(".unfinished")]
     if not found:
-        raise UsageError(f"no sealed bundle in {', '.join(map(str, paths))}", "python -m harness seal makes them")
+        raise UsageError(f"no sealed bundle in {', '.join(map(str, paths))}", f"{typed('seal', 'RUN_DIR')} makes them")
     return found
 
 

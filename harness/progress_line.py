@@ -29,10 +29,10 @@ class ProgressLine:
         if not self.terminal and now - self.last < QUIET_EVERY_S:
             return
         self.last = now
-        total = str(state.total) if state.total else "?"
         failed = f", {len(state.failed)} failed" if state.failed else ""
         current = f"  {state.open_cases[-1]}" if state.open_cases else ""
-        text = f"{state.scope}: {state.done}/{total} cases{failed}, {now - self.started:.0f} s{current}"
+        done = f"{state.done}/{state.total} cases" if state.total else "looking for its cases"
+        text = f"{state.scope}: {done}{failed}, {now - self.started:.0f} s{current}"
         if self.terminal:
             width = get_terminal_size().columns - 1
             self.tell(f"\r\x1b[K{text[:width]}")

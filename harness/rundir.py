@@ -13,7 +13,6 @@ import json
 import os
 import re
 import secrets
-import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import json_bytes, utc_now, write_atomic, writing
+from harness.typed import typed
 
 SCHEMA = 1
 ASIDE = ".earlier"  # where an earlier try lies while it moves; no scope is called so
@@ -90,8 +90,8 @@ def resume_command(run: Path, scope: str) -> str:
     """The command line that finishes one scope of the run in ``run``, with the suites folder it was made with."""
     about = run / "run.json"
     suites = read_json(about).get("suites", str(SUITES)) if about.is_file() else str(SUITES)
-    words = ["python", "-m", "harness", "run", scope, "--resume", "--run-dir", str(run)]
-    return shlex.join(words if suites == str(SUITES) else [*words, "--suites", suites])
+    words = ["run", scope, "--resume", "--run-dir", str(run)]
+    return typed(*(words if suites == str(SUITES) else [*words, "--suites", suites]))
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ def write_zip(bundle: Path, target: Path) -> None:
 def read_zip(source: Path, out: Path) -> Path:
     """Unpack a zip of one bundle below ``out`` and check it; gives the bundle's folder."""
     if not source.exists():
-        raise UsageError(f"there is nothing at {source}", "give a zip that `harness export` made")
+        raise UsageError(f"there is nothing at {source}", "give a zip that `python -m harness export` made")
     try:
         with zipfile.ZipFile(source) as archive:
             entries = archive.infolist()

@@ -137,7 +137,7 @@ def _is_there(place: Path, commit: str) -> bool:
         at = str(tree.git.rev_parse("HEAD"))
         changed = str(tree.git.status("--porcelain", "--untracked-files=no"))
     if at != commit or changed:
-        raise UsageError(f"{place} is not as `harness ab` left it", f"git worktree remove --force {place}")
+        raise UsageError(f"{place} is not as `python -m harness ab` left it", f"git worktree remove --force {place}")
     return True
 
 

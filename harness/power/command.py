@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import UsageError
+from harness.typed import typed
 from harness.verdict import ExitCode
 
 Say = Callable[[str], None]
@@ -93,7 +94,7 @@ def _show(options: argparse.Namespace, show: Say) -> int:
 
     study = read_study(options.results)
     if not study.results:
-        raise UsageError(f"{options.results} holds no trial", "run some: python -m harness power run")
+        raise UsageError(f"{options.results} holds no trial", f"run some: {typed('power', 'run')}")
     for facts in study.machines:
         words = [facts.get(key, "?") for key in ("cpu.model", "cpu.count", "torch.version", "git.commit")]
         show("measured on {}, {} processors, torch {}, commit {}".format(*words))

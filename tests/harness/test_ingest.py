@@ -388,7 +388,7 @@ def test_a_killed_ingestion_says_how_to_go_on(tmp_path: Path) -> None:
     assert call_here(tmp_path, "ingest", "x.xml", "--scope", "unit", "--run-dir", "R").code == 0
     (tmp_path / "R" / "unit" / "scope.json").unlink()  # it is written last
     refused = call_here(tmp_path, "seal", "R", "--against", "none")
-    assert "finish it with: python -m harness ingest FILE... --scope unit --run-dir R" in refused.err
+    assert "-m harness ingest FILE --scope unit --run-dir R" in refused.err
     assert call_here(tmp_path, "ingest", "x.xml", "--scope", "unit", "--run-dir", "R").code == 0
     assert call_here(tmp_path, "seal", "R", "--against", "none").code == 0
 

