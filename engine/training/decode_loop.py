@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engine.model.graphs import collector_held_off
+
 # Steps whose tokens stay on the device before they are copied out.
 _STEPS_KEPT = 64
 
@@ -134,7 +136,7 @@ class DecodeLoop:
                 self.step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with collector_held_off(), torch.cuda.graph(graph):
             self.step()
         replay: Callable[[], None] = graph.replay
         return replay

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
+from engine.model.graphs import collector_held_off
+
 Inputs = tuple[torch.Tensor, ...]
 Loss = Callable[..., torch.Tensor]
 
@@ -85,6 +87,6 @@ class GraphSteps(EagerSteps):
             super().take(inputs)
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with collector_held_off(), torch.cuda.graph(graph, pool=self._pool):
             super().take(inputs)
         return inputs, graph

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from engine.model.graphs import collector_held_off
 from native import floors, loader, ops_cuda
 from native.floors import Floor
 from native.kernel_floors import kernel_floor
@@ -57,7 +58,7 @@ class Bench:
         call()  # loads kernels, outside of the capture
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with collector_held_off(), torch.cuda.graph(graph):
             call()
         self._graphs[name] = graph
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from engine.model.graphs import collector_held_off
 from engine.ops.attention_call import RouteCounters, check_call, split_kv_cache
 from engine.ops.attention_routes import execute, expand_fp8, gather_dense, run_route
 from engine.ops.persistent_rows import PersistentRows
@@ -161,7 +162,7 @@ def test_a_graph_replays_bit_by_bit(gpu: Target) -> None:
     call = replace(made.call, rows=rows, out=gpu.unwritten(*made.call.q.shape))
     run_route(decision.require(), decision.plan, request, call, RouteCounters())
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with collector_held_off(), torch.cuda.graph(graph):
         run_route(decision.require(), decision.plan, request, call, RouteCounters())
     for length in (600, 595, 129, 4):
         rows.refresh((4,), (length,), made.call.block_table)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.model.graphs import collector_held_off
 from engine.ops import sampling as ops
 from suites.oracles.judge import assert_bits_equal
 from suites.sampling import rows
@@ -32,7 +33,7 @@ def test_44_graph_replay(gpu: Target, batch: int) -> None:
     ops.sampling_draw(logits, ops.sampling_plan(logits, k, p, t), bits, t)  # loads the kernels
     sample, cut = ops.bind_sampling_sample(logits, bits, k, p, t), ops.bind_sampling_cut(logits, k, p, t)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with collector_held_off(), torch.cuda.graph(graph):
         ops.sampling_plan(logits, k, p, t, out=plan)
         ops.sampling_draw(logits, plan, bits, t, out=drawn)
         sampled = sample()

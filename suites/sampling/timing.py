@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from engine.model.graphs import collector_held_off
+
 Work = Callable[[torch.Tensor], object]
 """One arm: takes logits that it may write to."""
 
@@ -81,7 +83,7 @@ class DeviceTimer:
         self._refill()
         for arm in captured:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with collector_held_off(), torch.cuda.graph(graph):
                 for buffer in self._work:
                     arms[arm](buffer)
             self._graphs[arm] = graph

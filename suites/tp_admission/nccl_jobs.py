@@ -13,6 +13,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.llm import LLM
+from engine.model.graphs import collector_held_off
 from engine.model.runner import SequenceRows
 from engine.parallel.collectives import Collectives
 from engine.parallel.group import Group
@@ -43,7 +44,7 @@ def replayed_collectives(group: Group, parts: F16, hidden: F16, columns: F32) ->
     gather()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with collector_held_off(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         add()
         gather()
     sums, seen = [], []

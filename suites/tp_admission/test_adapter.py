@@ -21,6 +21,7 @@ from engine.linear.adapter import (
 from engine.linear.admission import SMALL_M_ROWS, Admitted, LinearKernel, Projection, Split, admit
 from engine.linear.fold import one_global_scale
 from engine.linear.nvfp4 import Nvfp4Matrix
+from engine.model.graphs import collector_held_off
 from engine.ops import functional
 from suites.oracles import int4
 from suites.oracles.arrays import F64
@@ -141,7 +142,7 @@ def test_a_captured_product_has_the_bits_of_the_eager_one(gpu: Target, record: R
     projection.warm_up(x, buffer)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with collector_held_off(), torch.cuda.graph(graph):
         (captured,) = projection.run(x, buffer)
     x *= 0.5
     graph.replay()

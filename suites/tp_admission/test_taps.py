@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine.model.graphs import collector_held_off
 from engine.parallel import tap as taps
 from engine.parallel.tap import TapFile, parse_name, samples, write_tap
 from suites.recording import Record
@@ -53,7 +54,7 @@ def test_a_tap_in_a_captured_graph_owns_its_storage(gpu: Target, record: Record)
     taps.tap(x)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with collector_held_off(), torch.cuda.graph(graph):
         out = taps.tap(x)
     for value in (1.0, -2.0, 4.0):
         x.fill_(value)
