@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.baseline import BaselineFile, encode_file, load_file, merge, path_of, propose, spread
-from harness.bundle import Bundle, scope_of
+from harness.bundles.bundle import Bundle, scope_of
 from harness.comparability import differences, said
 from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import alone_in, utc_now, write_atomic, writing

@@ -19,13 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from harness import evidence_cli, exchange_cli, history_cli, machine_cli, nightly_cli
 from harness.ab import command as ab
-from harness.arguments import build_parser, split_arguments
+from harness.commands import evidence, exchange, history, machine, nightly
+from harness.commands.arguments import build_parser, split_arguments
+from harness.commands.progress_line import ProgressLine
 from harness.errors import HarnessError, Interrupted, UsageError
 from harness.gate import decide_run
 from harness.power import command as power
-from harness.progress_line import ProgressLine
 from harness.run import ScopeRun, known_scopes, mark_not_run, run_scopes
 from harness.rundir import SCOPE_NAME, SUITES, new_run_id, open_run
 from harness.typed import typed
@@ -43,22 +43,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     signal.signal(signal.SIGTERM, _as_interrupt)
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
         "run": run_command,
-        "seal": lambda chosen: evidence_cli.seal_command(chosen, print),
-        "verify": lambda chosen: evidence_cli.verify_command(chosen, print),
-        "compare": lambda chosen: evidence_cli.compare_command(chosen, print),
-        "accept": lambda chosen: evidence_cli.accept_command(chosen, print),
-        "report": lambda chosen: evidence_cli.report_command(chosen, print),
-        "history": lambda chosen: _over_many(history_cli.history_command, chosen),
-        "nightly": lambda chosen: _over_many(nightly_cli.nightly_command, chosen),
-        "merge": lambda chosen: evidence_cli.merge_command(chosen, print),
-        "export": lambda chosen: exchange_cli.export_command(chosen, print),
-        "import": lambda chosen: exchange_cli.import_command(chosen, print),
-        "attest": lambda chosen: exchange_cli.attest_command(chosen, print),
-        "ingest": lambda chosen: exchange_cli.ingest_command(chosen, print, say),
-        "audit": lambda chosen: exchange_cli.audit_command(chosen, print),
+        "seal": lambda chosen: evidence.seal_command(chosen, print),
+        "verify": lambda chosen: evidence.verify_command(chosen, print),
+        "compare": lambda chosen: evidence.compare_command(chosen, print),
+        "accept": lambda chosen: evidence.accept_command(chosen, print),
+        "report": lambda chosen: evidence.report_command(chosen, print),
+        "history": lambda chosen: _over_many(history.history_command, chosen),
+        "nightly": lambda chosen: _over_many(nightly.nightly_command, chosen),
+        "merge": lambda chosen: evidence.merge_command(chosen, print),
+        "export": lambda chosen: exchange.export_command(chosen, print),
+        "import": lambda chosen: exchange.import_command(chosen, print),
+        "attest": lambda chosen: exchange.attest_command(chosen, print),
+        "ingest": lambda chosen: exchange.ingest_command(chosen, print, say),
+        "audit": lambda chosen: exchange.audit_command(chosen, print),
         "selftest": selftest_command,
-        "lease": lambda chosen: machine_cli.lease_command(chosen, pytest_args, say, print),
-        "doctor": lambda chosen: machine_cli.doctor_command(chosen, print),
+        "lease": lambda chosen: machine.lease_command(chosen, pytest_args, say, print),
+        "doctor": lambda chosen: machine.doctor_command(chosen, print),
         "ab": lambda chosen: ab.ab_command(chosen, say, print),
         "power": lambda chosen: power.power_command(chosen, say, print),
     }
@@ -139,7 +139,7 @@ def run_command(options: argparse.Namespace) -> int:
     try:
         with (
             open_run(run_dir, options.suites) as run,
-            machine_cli.watch([r.scope for r in requests], options, say) as watch,
+            machine.watch([r.scope for r in requests], options, say) as watch,
         ):
             requests = [replace(request, watch=watch) for request in requests]
             summaries = [mark_not_run(name, reason, run, root) for name, reason in not_run.items()]
@@ -181,8 +181,8 @@ def _check_scopes(names: Sequence[str], suites: Path) -> None:
 
 def _over_many(command: Callable[..., int], options: argparse.Namespace) -> int:
     """``harness history`` and ``harness nightly``: one result out of many bundles."""
-    color, width = evidence_cli.screen()
-    with evidence_cli.output(options.output, print) as write:
+    color, width = evidence.screen()
+    with evidence.output(options.output, print) as write:
         return command(options, write, color=color, width=width)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from harness.claims import not_claimed
+from harness.bundles.claims import not_claimed
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import read_scope
 from harness.model import Evidence, ScopeEvidence

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from harness.ab.folder import check_repeats
-from harness.environment import same_machine_facts
 from harness.errors import EvidenceError
 from harness.files import sha256_file
 from harness.ingest.files import check_ingested
 from harness.junit import JUnitReport, pytest_address, read_junit
+from harness.machine.environment import same_machine_facts
+from harness.machine.observe import TELEMETRY_FILE, machine_notes
+from harness.machine.telemetry import read_samples
+from harness.machine.tracks import tracks
 from harness.model import (
     CaseResult,
     CaseStatus,
@@ -29,12 +32,9 @@ from harness.model import (
     TokenControl,
     Track,
 )
-from harness.observe import TELEMETRY_FILE, machine_notes
 from harness.records import RecordSet, read_records, to_cases, to_metrics, to_samples, to_tokens
 from harness.rundir import read_json, read_scope_json, resume_command
 from harness.shards import Shard, join_facts, join_shards, shard_label
-from harness.telemetry import read_samples
-from harness.tracks import tracks
 
 CARRIED_MANIFEST = "carried-manifest-sha256.txt"
 SHARDS = "shards"

@@ -21,9 +21,9 @@ from typing import Any, Literal, NoReturn
 
 import pytest
 
-from harness.fitness import unfit_reasons
-from harness.gpus import visible_gpus
-from harness.lease import worker_device
+from harness.machine.fitness import unfit_reasons
+from harness.machine.gpus import visible_gpus
+from harness.machine.lease import worker_device
 
 SCHEMA = 1
 REASON_LIMIT = 2000

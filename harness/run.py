@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.environment import write_environment
 from harness.errors import Interrupted, UsageError
 from harness.files import json_bytes, utc_now, write_atomic, writing
+from harness.machine.environment import write_environment
+from harness.machine.observe import Watch
 from harness.model import PYTEST_USAGE, Origin, OriginKind, ScopeSummary
-from harness.observe import Watch
 from harness.process import Ended, exit_problem, run_child
 from harness.progress import RecordTail, ScopeProgress
 from harness.rundir import SCHEMA, SCOPE_NAME, RunDir, read_scope_json

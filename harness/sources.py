@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.baseline import as_evidence, load_baseline, load_file
-from harness.bundle import read_evidence
+from harness.bundles.bundle import read_evidence
 from harness.collect import collect
 from harness.errors import UsageError
 from harness.model import Evidence

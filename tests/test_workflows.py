@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.arguments import build_parser
+from harness.commands.arguments import build_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import UsageError
-from harness.lease import DEFAULT_WAIT_S
+from harness.machine.lease import DEFAULT_WAIT_S
 
 Say = Callable[[str], None]
 DEFAULT_ARMS = ("greedy-plain", "greedy-lookup")

@@ -16,12 +16,12 @@ from harness.ab.prune import prune
 from harness.ab.session import BASE, HEAD, Ask, Session
 from harness.ab.sides import WORKER, Side, built, common_groups, order_of, refuse_shared_library, sources
 from harness.ab.trees import Source
+from harness.bundles.seal import SealRequest, seal_run
 from harness.collect import collect
-from harness.gpus import visible_gpus
-from harness.machine_cli import take_lease
-from harness.observe import Watch
+from harness.commands.machine import take_lease
+from harness.machine.gpus import visible_gpus
+from harness.machine.observe import Watch
 from harness.rundir import new_run_id
-from harness.seal import SealRequest, seal_run
 from harness.sequential import planned_looks
 from harness.verdict import Comparison, ExitCode, MetricOutcome, MetricRow, Policy
 

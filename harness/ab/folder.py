@@ -18,11 +18,11 @@ from harness.ab.repeat import Repeat, parse
 from harness.ab.session import Session, samples
 from harness.errors import EvidenceError
 from harness.files import json_bytes, utc_now, write_atomic, write_new, writing
+from harness.machine.telemetry import read_samples
 from harness.model import Pairing
 from harness.pairs import control_spread, later_over_earlier
 from harness.records import encode_lines
 from harness.rundir import SCHEMA, RunDir
-from harness.telemetry import read_samples
 
 SCOPE = "ab"
 VERSION = 2  # raised when the same repeats would be read otherwise

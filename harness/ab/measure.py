@@ -20,12 +20,12 @@ from harness.ab.session import BASE, HEAD, TURNS, Ask, Excuses, Session, run_ses
 from harness.ab.sides import Side
 from harness.ab.together import run_together
 from harness.files import json_bytes, write_atomic
-from harness.gpus import visible_gpus
-from harness.observe import LEASE_FILE, TELEMETRY_FILE, Watch
+from harness.machine.gpus import visible_gpus
+from harness.machine.observe import LEASE_FILE, TELEMETRY_FILE, Watch
+from harness.machine.telemetry import between, read_samples, sampling
+from harness.machine.witness import witness
 from harness.pairs import control_log_ratios, control_spread, log_ratios, outliers
 from harness.rundir import RunDir, open_run
-from harness.telemetry import between, read_samples, sampling
-from harness.witness import witness
 
 ALONE_REPEATS = 3
 EXPLAIN_S = 300.0

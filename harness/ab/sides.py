@@ -14,8 +14,8 @@ from harness.ab.prune import used
 from harness.ab.repeat import Launch, run_worker
 from harness.ab.session import TURNS, WHOLE
 from harness.ab.trees import Source, check_out, repository, resolve
-from harness.environment import look
 from harness.errors import UsageError
+from harness.machine.environment import look
 
 WORKER = ("-m", "suites.latency.worker")
 LIBRARY_VARIABLE = "SM70_NATIVE_LIBRARY"

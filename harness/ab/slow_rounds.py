@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from harness.ab.repeat import Repeat
-from harness.telemetry import Sample
+from harness.machine.telemetry import Sample
 
 SLOW = 2.0
 """Times the median round of its repeat, from which a round is called slow."""

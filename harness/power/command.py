@@ -58,7 +58,7 @@ def power_command(options: argparse.Namespace, say: Say, show: Say) -> int:
 
 
 def _run(options: argparse.Namespace, say: Say) -> None:
-    from harness.environment import look
+    from harness.machine.environment import look
     from harness.power.lanes import Lanes, side_by_side
     from harness.power.study import append, machine_line, next_trials, read_study
     from harness.power.trial import Setup

@@ -14,7 +14,7 @@ from harness.report.markdown import markdown_overflow, render_markdown
 from harness.report.view import build_document
 
 if TYPE_CHECKING:
-    from harness.history import History
+    from harness.trends.history import History
 
 __all__ = [
     "Document",

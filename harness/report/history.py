@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from harness.history import History, Series, Step, Streak
-from harness.nights import NIGHTS_TO_CONFIRM
 from harness.report.document import (
     Block,
     Bullets,
@@ -26,6 +24,8 @@ from harness.report.document import (
 from harness.report.sections import figures
 from harness.report.sections import rows as shared
 from harness.report.words import METRIC_TONE, count, device_limits, listed, number, percent, quantity, visible
+from harness.trends.history import History, Series, Step, Streak
+from harness.trends.nights import NIGHTS_TO_CONFIRM
 from harness.verdict import MetricOutcome
 
 TREND_FIGURES = 12

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from harness.nights import NIGHTS_TO_CONFIRM, Confirmed, Finding, Night, bad_in_a_row, confirmed
 from harness.report.document import (
     Block,
     Bullets,
@@ -26,6 +25,7 @@ from harness.report.sections import changes
 from harness.report.sections import rows as shared
 from harness.report.sections.rows import Footnotes
 from harness.report.words import EXIT_MEANING, count, device_limits, number, short_hash, shortened, visible
+from harness.trends.nights import NIGHTS_TO_CONFIRM, Confirmed, Finding, Night, bad_in_a_row, confirmed
 from harness.verdict import CaseRow, ExitCode
 
 _TITLE_LIMIT = 100

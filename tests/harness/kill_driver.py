@@ -17,12 +17,12 @@ from typing import Any
 from harness import report
 from harness.accept import LEDGER, accept, read_ledger
 from harness.baseline import load_file
-from harness.bundle import open_bundle
+from harness.bundles.bundle import open_bundle
+from harness.bundles.seal import SealRequest, seal_run
 from harness.collect import collect
 from harness.errors import EvidenceError
 from harness.files import sha256_file
 from harness.rundir import open_run
-from harness.seal import SealRequest, seal_run
 from harness.verdict import Policy
 
 LIMIT = 300

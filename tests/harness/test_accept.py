@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from harness import bag
 from harness.accept import LEDGER, accept, read_ledger
 from harness.baseline import encode_file, load_baseline, load_file
-from harness.bundle import Bundle, open_bundle
+from harness.bundles import bag
+from harness.bundles.bundle import Bundle, open_bundle
 from harness.errors import EvidenceError, HarnessError, UsageError
 from harness.files import sha256_file
 from harness.model import CaseStatus, Evidence, Origin, OriginKind, ScopeEvidence

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness import bag
+from harness.bundles import bag
 from harness.errors import EvidenceError, UsageError
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import bagit
 import pytest
 
-from harness import bag
-from harness.bundle import open_bundle
+from harness.bundles import bag
+from harness.bundles.bundle import open_bundle
 from harness.compare import JUDGE
 from harness.errors import EvidenceError
 from harness.model import OriginKind

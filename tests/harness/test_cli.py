@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.arguments import build_parser
+from harness.commands.arguments import build_parser
+from harness.commands.progress_line import ProgressLine
 from harness.model import Origin, OriginKind, ScopeSummary
 from harness.progress import ScopeProgress
-from harness.progress_line import ProgressLine
 from tests.harness.conftest import REPOSITORY, call_here
 
 
@@ -98,7 +98,7 @@ def test_an_interrupted_sealing_says_how_to_go_on(sealed: Path, monkeypatch: pyt
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.seal.put_common", stopped)
+    monkeypatch.setattr("harness.bundles.seal.put_common", stopped)
     done = call_here(sealed, "seal", "runs/a", "--against", "none", "--out", "my bundles")
     assert done.code == 130
     assert "-m harness seal runs/a --against none --out 'my bundles'" in done.err
@@ -208,7 +208,7 @@ class Absent:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Absent())
 import harness.cli, harness.run, harness.pytest_plugin
-from harness.environment import look
+from harness.machine.environment import look
 from pathlib import Path
 assert look(Path('.'))['git.reason'] == 'GitPython is not installed'
 """

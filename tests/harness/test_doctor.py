@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.cpu_counters import CpuSample
-from harness.doctor import Finding, Health, Machine, examine, look, worst
-from harness.gpu_counters import GpuSample
-from harness.gpu_processes import GpuProcess
-from harness.gpus import Gpu
-from harness.lease import Holder
+from harness.machine.cpu_counters import CpuSample
+from harness.machine.doctor import Finding, Health, Machine, examine, look, worst
+from harness.machine.gpu_counters import GpuSample
+from harness.machine.gpu_processes import GpuProcess
+from harness.machine.gpus import Gpu
+from harness.machine.lease import Holder
 
 GPU = Gpu(0, "GPU-aa", "Tesla V100-SXM2-32GB", (7, 0), 32768, "on", "on")
 CARD = GpuSample("GPU-aa", 1530, 877, 60.0, 45, 0, 0, ())

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import environment, gitstate, gpus
-from harness.gpus import Gpu
+from harness.machine import environment, gitstate, gpus
+from harness.machine.gpus import Gpu
 from tests.harness.conftest import harness_environment
 
 V100 = Gpu(0, "GPU-aaa", "Tesla V100-SXM2-32GB", (7, 0), 32510)

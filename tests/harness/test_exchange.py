@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from harness import audit as audits
-from harness import bag, zipped
 from harness.audit import Weight, audit
-from harness.bundle import open_bundle
+from harness.bundles import bag, zipped
+from harness.bundles.bundle import open_bundle
 from harness.errors import EvidenceError, UsageError
 from harness.verdict import Quarantine
 from tests.harness.build import case, evidence, samples, scope, tokens

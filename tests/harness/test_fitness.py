@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import fitness
+from harness.machine import fitness
 
 FIT_STATUS = "Name:\tpython\nTracerPid:\t0\n"
 FIT_MAPS = "7f0 r-xp 0 08:01 1 /usr/lib/libc.so.6\n"

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import history_cli, history_table
 from harness.codec import decode
+from harness.commands import history as history_cli
 from harness.errors import UsageError
-from harness.history import History, Series, build_history
-from harness.levels import confirmed_steps
 from harness.model import Evidence
+from harness.trends import history_table
+from harness.trends.history import History, Series, build_history
+from harness.trends.levels import confirmed_steps
 from harness.verdict import MetricOutcome
 from tests.harness.conftest import call_here
 from tests.report import nights as made

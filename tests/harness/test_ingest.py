@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.commands.exchange import FORMS as COMMAND_FORMS
 from harness.errors import EvidenceError, HarnessError, UsageError
-from harness.exchange_cli import FORMS as COMMAND_FORMS
 from harness.ingest import FORMS, ingest_files
 from harness.ingest.foreign import Foreign, case_name, number, to_lines
 from harness.model import ScopeEvidence

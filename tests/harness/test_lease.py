@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from harness.errors import HarnessError, UsageError
-from harness.gpu_processes import parse_smi, process_name, refuse_foreign
-from harness.gpus import Gpu
-from harness.lease import (
+from harness.machine.gpu_processes import parse_smi, process_name, refuse_foreign
+from harness.machine.gpus import Gpu
+from harness.machine.lease import (
     CPU,
     Holder,
     Lease,
@@ -47,7 +47,7 @@ def elsewhere(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     program = (
         "import os, sys, time, subprocess\n"
         "from pathlib import Path\n"
-        "from harness.lease import acquire\n"
+        "from harness.machine.lease import acquire\n"
         "lease = acquire(sys.argv[2].split(','), folder=Path(sys.argv[1]), command='the other one', environ=os.environ,"
         " timeout_s=30)\n"
         "if sys.argv[3] == 'child':\n"
@@ -313,14 +313,14 @@ def test_smi_that_says_something_else() -> None:
 
 def test_a_busy_gpu_is_refused_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = parse_smi("GPU-aa, 42, trainer, 1024\n", GPUS)
-    monkeypatch.setattr("harness.gpu_processes.gpu_processes", lambda gpus: (found, ""))
+    monkeypatch.setattr("harness.machine.gpu_processes.gpu_processes", lambda gpus: (found, ""))
     with pytest.raises(LeaseError, match=r"process 42 \(trainer, 1024 MiB\) on GPU-aa"):
         refuse_foreign(GPUS)
     assert refuse_foreign(GPUS, frozenset({42})) == "none"
 
 
 def test_processes_that_cannot_be_seen_are_not_claimed_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.gpu_processes.gpu_processes", lambda gpus: ([], "not known: a reason"))
+    monkeypatch.setattr("harness.machine.gpu_processes.gpu_processes", lambda gpus: ([], "not known: a reason"))
     assert refuse_foreign(GPUS) == "not known: a reason"
 
 

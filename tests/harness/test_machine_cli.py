@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.lease import FOLDER_VARIABLE, TOKEN_VARIABLE
+from harness.machine.lease import FOLDER_VARIABLE, TOKEN_VARIABLE
 from harness.verdict import ExitCode
 from tests.harness.conftest import REPOSITORY, call_harness, harness_environment
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import bag
-from harness.bundle import open_bundle
+from harness.bundles import bag
+from harness.bundles.bundle import open_bundle
 from harness.errors import EvidenceError
 from harness.model import CaseResult, CaseStatus, OriginKind, ScopeEvidence
 from harness.shards import Shard, join_facts, join_shards

@@ -13,9 +13,9 @@ import pytest
 from harness.compare import compare
 from harness.gate import decide
 from harness.model import CaseStatus, Evidence, ScopeEvidence
-from harness.nights import Night, bad_in_a_row, confirmed, judge_nights
 from harness.report import render_markdown
 from harness.report.nights import build_nights_document, issue_title
+from harness.trends.nights import Night, bad_in_a_row, confirmed, judge_nights
 from harness.verdict import Comparison, GateDecision, Policy
 from tests.harness.build import case, evidence, metric, samples, scope
 from tests.harness.conftest import call_here

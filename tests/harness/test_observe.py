@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.cpu_counters import CpuSample
-from harness.gpus import Gpu
-from harness.lease import CPU, FOLDER_VARIABLE, Lease, acquire
-from harness.observe import LEASE_FILE, TELEMETRY_FILE, Watch, machine_notes, wanted_resources
-from harness.telemetry import read_samples
+from harness.machine.cpu_counters import CpuSample
+from harness.machine.gpus import Gpu
+from harness.machine.lease import CPU, FOLDER_VARIABLE, Lease, acquire
+from harness.machine.observe import LEASE_FILE, TELEMETRY_FILE, Watch, machine_notes, wanted_resources
+from harness.machine.telemetry import read_samples
 from tests.harness.conftest import REPOSITORY, Harness, harness_environment
 
 GPU = Gpu(0, "GPU-aa", "Tesla V100", (7, 0), 32768)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.cpu_counters import CpuReader, CpuSample
-from harness.gpu_counters import GpuReader, GpuSample, throttle_names
-from harness.telemetry import Sample, between, read_samples, sample_until_closed, sampling
-from harness.witness import witness
+from harness.machine.cpu_counters import CpuReader, CpuSample
+from harness.machine.gpu_counters import GpuReader, GpuSample, throttle_names
+from harness.machine.telemetry import Sample, between, read_samples, sample_until_closed, sampling
+from harness.machine.witness import witness
 from tests.harness.conftest import REPOSITORY, harness_environment
 
 
@@ -159,7 +159,7 @@ def test_the_sampler_dies_with_its_parent(tmp_path: Path) -> None:
     """SIGKILL for the parent: the pipe closes, the sampler goes, the file stays."""
     path = tmp_path / "telemetry.jsonl"
     program = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom harness.telemetry import sampling\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom harness.machine.telemetry import sampling\n"
         "with sampling(Path(sys.argv[1]), watch=os.getpid(), interval_s=0.05) as sampler:\n"
         "    print(sampler.pid, flush=True)\n    time.sleep(60)\n"
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from harness.cpu_counters import CpuSample
-from harness.gpu_counters import GpuSample
-from harness.telemetry import Sample
-from harness.tracks import LONGEST, tracks
+from harness.machine.cpu_counters import CpuSample
+from harness.machine.gpu_counters import GpuSample
+from harness.machine.telemetry import Sample
+from harness.machine.tracks import LONGEST, tracks
 
 
 def look(at: float, own: float | None = 1.0, throttle: tuple[str, ...] = (), cards: int = 1) -> Sample:

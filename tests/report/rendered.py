@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.history import build_history
 from harness.report import Document, build_document, build_history_document, draw_plots, render_html
+from harness.trends.history import build_history
 from tests.report.nights import nights
 from tests.report.scenarios import SCENARIOS, Scenario
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from harness.gate import decide, regressed
-from harness.history import History, build_history
 from harness.model import CaseStatus
 from harness.report import (
     Document,
@@ -21,6 +20,7 @@ from harness.report import (
 )
 from harness.report.document import Bullets, Cell, CellKind, Figure, Table, Tone
 from harness.report.sections.rows import LISTED
+from harness.trends.history import History, build_history
 from harness.verdict import CaseOutcome, CaseRow, Comparison, ExitCode, GateDecision, MetricOutcome, MetricRow, Policy
 from tests.report import scenarios
 from tests.report.nights import nights

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.bundle import open_bundle
+from harness.bundles.bundle import open_bundle
 from harness.sources import open_evidence
 from tests.harness.ab.project import Project
 from tests.harness.conftest import Ran, call_here

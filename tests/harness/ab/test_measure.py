@@ -9,7 +9,7 @@ import pytest
 from harness.ab import measure
 from harness.ab.errors import RepeatError
 from harness.ab.session import HEAD, run_session
-from harness.gpus import Gpu
+from harness.machine.gpus import Gpu
 from tests.harness.ab.test_session import ASK, Machine
 
 HERE = Gpu(0, "GPU-aa", "Tesla V100", (7, 0), 32768)

@@ -16,7 +16,7 @@ from harness.ab.errors import RepeatError
 from harness.ab.repeat import Prompt, Repeat, parse
 from harness.ab.session import HEAD, Ask, outcome, run_session, samples
 from harness.comparability import differences
-from harness.lease import CPU, LeaseError, acquire
+from harness.machine.lease import CPU, LeaseError, acquire
 from harness.sequential import Look
 from harness.verdict import Interval, MetricOutcome
 from tests.harness.ab.test_session import ASK, Machine, repeat
@@ -148,7 +148,11 @@ PLANTED: dict[str, tuple[str, Any, Check]] = {
         lambda control, pairs: 0.0,
         the_margin_is_held_to_the_control,
     ),
-    "lease released early": ("harness.lease.fcntl.flock", lambda descriptor, how: None, a_lease_is_held_to_the_end),
+    "lease released early": (
+        "harness.machine.lease.fcntl.flock",
+        lambda descriptor, how: None,
+        a_lease_is_held_to_the_end,
+    ),
 }
 
 

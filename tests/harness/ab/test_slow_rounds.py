@@ -6,9 +6,9 @@ import pytest
 
 from harness.ab.repeat import Prompt, Repeat
 from harness.ab.slow_rounds import explain, timed_rounds
-from harness.cpu_counters import CpuSample
-from harness.gpu_counters import GpuSample
-from harness.telemetry import Sample
+from harness.machine.cpu_counters import CpuSample
+from harness.machine.gpu_counters import GpuSample
+from harness.machine.telemetry import Sample
 
 MS = (10.0, 10.0, 35.0, 10.0, 10.0, 10.0)
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
-from harness import __version__, bag
-from harness.claims import scope_claims
+from harness import __version__
+from harness.bundles import bag
+from harness.bundles.claims import scope_claims
 from harness.codec import decode, encode
 from harness.compare import JUDGE, compare
 from harness.errors import EvidenceError, UsageError

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from harness.cpu_counters import CpuReader, CpuSample
-from harness.gpu_counters import GpuReader, GpuSample
-from harness.gpu_processes import GpuProcess
-from harness.gpus import Gpu
-from harness.lease import Holder
+from harness.machine.cpu_counters import CpuReader, CpuSample
+from harness.machine.gpu_counters import GpuReader, GpuSample
+from harness.machine.gpu_processes import GpuProcess
+from harness.machine.gpus import Gpu
+from harness.machine.lease import Holder
 
 LOOK_S = 1.0
 DISK_LOW_GIB = 5.0

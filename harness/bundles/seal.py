@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import report
-from harness.bundle import Bundle, Verdict, about_of, copy_scope, finish, put, put_common, unfinished
-from harness.carry import Carried, carried_scope, copy_carried
+from harness.bundles.bundle import Bundle, Verdict, about_of, copy_scope, finish, put, put_common, unfinished
+from harness.bundles.carry import Carried, carried_scope, copy_carried
 from harness.collect import collect, describe, scope_folders
 from harness.compare import JUDGE, compare
 from harness.errors import UsageError

@@ -109,8 +109,8 @@ exit codes: 0 nothing wrong, 1 something is wrong (stale alone is not)
 
 def export_command(options: argparse.Namespace, show: Show) -> int:
     """``harness export``."""
+    from harness.bundles.zipped import write_zip
     from harness.files import sha256_file
-    from harness.zipped import write_zip
 
     write_zip(options.bundle, options.output)
     show(f"{options.output}\nsha256  {sha256_file(options.output)}")
@@ -119,8 +119,8 @@ def export_command(options: argparse.Namespace, show: Show) -> int:
 
 def import_command(options: argparse.Namespace, show: Show) -> int:
     """``harness import``."""
-    from harness.bundle import open_bundle
-    from harness.zipped import read_zip
+    from harness.bundles.bundle import open_bundle
+    from harness.bundles.zipped import read_zip
 
     place = read_zip(options.zip, options.out)
     bundle = open_bundle(place)
@@ -130,8 +130,8 @@ def import_command(options: argparse.Namespace, show: Show) -> int:
 
 def attest_command(options: argparse.Namespace, show: Show) -> int:
     """``harness attest``."""
-    from harness.attest import check, sign, statement
-    from harness.bundle import open_bundle
+    from harness.bundles.attest import check, sign, statement
+    from harness.bundles.bundle import open_bundle
     from harness.files import json_bytes, write_atomic
 
     bundle = open_bundle(options.bundle)
@@ -179,7 +179,7 @@ def _fact(text: str) -> tuple[str, str]:
 def audit_command(options: argparse.Namespace, show: Show) -> int:
     """``harness audit``."""
     from harness.audit import Weight, audit
-    from harness.bundle import open_bundle
+    from harness.bundles.bundle import open_bundle
     from harness.quarantine import read_quarantine
 
     if not options.baselines.is_dir():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.machine.telemetry import Sample
 from harness.model import Track
-from harness.telemetry import Sample
 
 PROCESSORS = "processors in use"
 # A strip is a few hundred dots wide; beyond that, a track keeps the greatest value of each stretch, so no peak is lost.

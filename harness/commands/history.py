@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from harness.errors import HarnessError, UsageError
-from harness.history import MARGIN_FLOOR, History, build_history
 from harness.model import Evidence
+from harness.trends.history import MARGIN_FLOOR, History, build_history
 from harness.typed import typed
 from harness.verdict import ExitCode
 
@@ -73,7 +73,7 @@ def find_bundles(paths: Iterable[Path]) -> list[Path]:
 
 def read_bundles(paths: Iterable[Path]) -> tuple[list[Evidence], tuple[str, ...]]:
     """Every bundle that verifies, and a sentence for each that does not."""
-    from harness.bundle import open_bundle
+    from harness.bundles.bundle import open_bundle
 
     evidence, not_read = [], []
     for path in paths:
@@ -95,7 +95,7 @@ def only(history: History, text: str) -> History:
 def rendered(form: str, history: History, *, color: bool, width: int) -> bytes:
     """The history in one of ``FORMS``."""
     if form in ("csv", "wide"):
-        from harness import history_table
+        from harness.trends import history_table
 
         return (history_table.to_csv(history) if form == "csv" else history_table.to_wide_csv(history)).encode()
     if form == "json":

@@ -10,12 +10,12 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from harness.doctor import Finding, Health, examine, look, worst
 from harness.errors import UsageError
-from harness.gpu_processes import gpu_processes, refuse_foreign
-from harness.gpus import Gpu, choose, visible_gpus
-from harness.lease import CPU, DEFAULT_WAIT_S, Holder, Lease, acquire, gpu_resource, held, lease_folder
-from harness.observe import Watch, wanted_resources
+from harness.machine.doctor import Finding, Health, examine, look, worst
+from harness.machine.gpu_processes import gpu_processes, refuse_foreign
+from harness.machine.gpus import Gpu, choose, visible_gpus
+from harness.machine.lease import CPU, DEFAULT_WAIT_S, Holder, Lease, acquire, gpu_resource, held, lease_folder
+from harness.machine.observe import Watch, wanted_resources
 from harness.verdict import ExitCode
 
 Say = Callable[[str], None]

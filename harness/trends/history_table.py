@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.history import History, Series
+from harness.trends.history import History, Series
 
 SERIES = ("device_key", "scope", "node", "name", "kind", "unit")
 BUNDLE = ("created", "bundle", "digest", "commit")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.commands.history import find_bundles
 from harness.errors import EvidenceError, HarnessError, UsageError
 from harness.files import write_atomic
-from harness.history_cli import find_bundles
-from harness.nights import confirmed, judge_nights
+from harness.trends.nights import confirmed, judge_nights
 from harness.verdict import ExitCode
 
 if TYPE_CHECKING:
-    from harness.bundle import Bundle
+    from harness.bundles.bundle import Bundle
 
 FORMS = ("text", "markdown", "html")
 LAST = 14
@@ -71,7 +71,7 @@ def nightly_command(options: argparse.Namespace, write: Callable[[bytes], None],
 
 def read_nights(paths: Sequence[Path], device_key: str, last: int) -> tuple[list[Bundle], list[str]]:
     """The last bundles of one device (that of the latest one, unless given), and what could not be read."""
-    from harness.bundle import open_bundle
+    from harness.bundles.bundle import open_bundle
 
     bundles: list[Bundle] = []
     not_read = []

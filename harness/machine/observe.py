@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.files import json_bytes, write_atomic
-from harness.gpus import Gpu
-from harness.lease import Lease, LeaseLost
+from harness.machine.gpus import Gpu
+from harness.machine.lease import Lease, LeaseLost
+from harness.machine.telemetry import read_samples, sampling
+from harness.machine.witness import witness
 from harness.rundir import read_json
-from harness.telemetry import read_samples, sampling
-from harness.witness import witness
 
 LEASE_FILE = "lease.json"
 TELEMETRY_FILE = "telemetry.jsonl"

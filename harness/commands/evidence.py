@@ -19,10 +19,10 @@ from harness.run import known_scopes
 from harness.verdict import ExitCode, Policy
 
 if TYPE_CHECKING:
-    from harness.bundle import Bundle
-    from harness.carry import Carried
+    from harness.bundles.bundle import Bundle
+    from harness.bundles.carry import Carried
+    from harness.bundles.seal import Sealed, SealRequest
     from harness.model import Evidence
-    from harness.seal import Sealed, SealRequest
     from harness.verdict import Comparison, GateDecision
 
 Show = Callable[[str], None]
@@ -40,15 +40,15 @@ def _policy(options: argparse.Namespace) -> Policy:
 
 def seal_command(options: argparse.Namespace, show: Show) -> int:
     """``harness seal``."""
-    from harness.seal import seal_run
+    from harness.bundles.seal import seal_run
 
     return _told(seal_run(options.run_dir, _seal_request(options)), show)
 
 
 def merge_command(options: argparse.Namespace, show: Show) -> int:
     """``harness merge``."""
-    from harness.bundle import open_bundle
-    from harness.seal import seal_merged
+    from harness.bundles.bundle import open_bundle
+    from harness.bundles.seal import seal_merged
 
     if len(options.bundles) < 2:
         raise UsageError("one bundle alone is merged already", "give two or more")
@@ -65,9 +65,9 @@ def _told(sealed: Sealed, show: Show) -> int:
 
 
 def _seal_request(options: argparse.Namespace) -> SealRequest:
-    from harness.bundle import open_bundle
+    from harness.bundles.bundle import open_bundle
+    from harness.bundles.seal import SealRequest
     from harness.quarantine import read_quarantine
-    from harness.seal import SealRequest
 
     def find_base(head: Evidence) -> Evidence | None:
         from harness.sources import open_evidence
@@ -90,8 +90,8 @@ def _seal_request(options: argparse.Namespace) -> SealRequest:
 
 
 def _carried(text: str) -> Carried:
-    from harness.bundle import open_bundle
-    from harness.carry import Carried
+    from harness.bundles.bundle import open_bundle
+    from harness.bundles.carry import Carried
 
     path, colon, scope = text.rpartition(":")
     if not colon:
@@ -104,10 +104,10 @@ def _carried(text: str) -> Carried:
 
 def verify_command(options: argparse.Namespace, show: Show) -> int:
     """``harness verify``."""
-    from harness.bundle import find_parent, open_bundle
+    from harness.bundles.bundle import find_parent, open_bundle
 
     if options.bundle.is_file():  # a zip of one: unpacked for the check alone
-        from harness.zipped import read_zip
+        from harness.bundles.zipped import read_zip
 
         with tempfile.TemporaryDirectory(prefix="harness-verify-") as folder:
             options.bundle = read_zip(options.bundle, Path(folder))
@@ -169,7 +169,7 @@ def compare_command(options: argparse.Namespace, show: Show) -> int:
 
 def report_command(options: argparse.Namespace, show: Show) -> int:
     """``harness report``."""
-    from harness.bundle import open_bundle
+    from harness.bundles.bundle import open_bundle
 
     with output(options.output, show) as write:
         bundle = open_bundle(options.bundle)
@@ -215,7 +215,7 @@ def output(path: Path | None, show: Show) -> Iterator[Callable[[bytes], None]]:
 def accept_command(options: argparse.Namespace, show: Show) -> int:
     """``harness accept``."""
     from harness.accept import accept
-    from harness.bundle import open_bundle
+    from harness.bundles.bundle import open_bundle
 
     bundles = [open_bundle(path) for path in options.bundles]
     accepted = accept(

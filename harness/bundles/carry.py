@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.bag import Bag
-from harness.bundle import Bundle, put, scope_of
-from harness.environment import same_machine_facts
+from harness.bundles.bag import Bag
+from harness.bundles.bundle import Bundle, put, scope_of
 from harness.errors import UsageError
 from harness.evidence import CARRIED_MANIFEST, SHARDS, join_folders
+from harness.machine.environment import same_machine_facts
 from harness.model import Origin, OriginKind, ScopeEvidence
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from harness.telemetry import Sample
+from harness.machine.telemetry import Sample
 
 STEAL_LIMIT = 0.02
 """Processors' worth of time taken by other machines, from which a repeat may be slow for that reason alone."""

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.cpu_counters import CpuReader, CpuSample
-from harness.gpu_counters import GpuReader, GpuSample
+from harness.machine.cpu_counters import CpuReader, CpuSample
+from harness.machine.gpu_counters import GpuReader, GpuSample
 
 SCHEMA = 1
 INTERVAL_S = 1.0
@@ -43,8 +43,17 @@ def sampling(
     path: Path, *, watch: int, gpus: Sequence[str] = (), interval_s: float = INTERVAL_S
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Sample into ``path`` while the block runs. ``watch``: the process whose family counts as our own."""
-    argv = [sys.executable, "-m", "harness.telemetry", str(path), "--watch", str(watch), "--interval", str(interval_s)]
-    here = str(Path(__file__).resolve().parent.parent)
+    argv = [
+        sys.executable,
+        "-m",
+        "harness.machine.telemetry",
+        str(path),
+        "--watch",
+        str(watch),
+        "--interval",
+        str(interval_s),
+    ]
+    here = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))}
     process = subprocess.Popen(
         [*argv, "--gpus", ",".join(gpus)],
@@ -100,8 +109,8 @@ def between(samples: Sequence[Sample], start: float, end: float) -> list[Sample]
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The sampler process: ``python -m harness.telemetry FILE --watch PID``, until standard input closes."""
-    parser = argparse.ArgumentParser(prog="harness.telemetry")
+    """The sampler process: ``python -m harness.machine.telemetry FILE --watch PID``, until standard input closes."""
+    parser = argparse.ArgumentParser(prog="harness.machine.telemetry")
     parser.add_argument("path", type=Path)
     parser.add_argument("--watch", type=int, required=True)
     parser.add_argument("--gpus", default="")

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from harness.comparability import JITTER
 from harness.files import json_bytes, sha256_file, write_atomic
-from harness.gitstate import git_facts
-from harness.gpus import Gpu, visible_gpus
+from harness.machine.gitstate import git_facts
+from harness.machine.gpus import Gpu, visible_gpus
 
 # Variables that change numbers or clocks. Anything else, secrets included, never enters a file.
 ALLOWED_NAMES = frozenset(

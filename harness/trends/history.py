@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.comparability import differences
-from harness.levels import LEVEL, MIN_SEGMENT, confirmed_steps, corrected_p, night_margin
 from harness.model import Better, Evidence, OriginKind, Samples, ScopeEvidence
 from harness.stats import decide, median
+from harness.trends.levels import LEVEL, MIN_SEGMENT, confirmed_steps, corrected_p, night_margin
 from harness.units import convert, same_dimension
 from harness.verdict import Interval, MetricOutcome
 

@@ -9,7 +9,7 @@ import stat
 import zipfile
 from pathlib import Path
 
-from harness import bag
+from harness.bundles import bag
 from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import CHUNK, sync_folder, writing
 

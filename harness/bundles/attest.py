@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.bundle import Bundle
+from harness.bundles.bundle import Bundle
 from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import json_bytes
 from harness.model import CaseStatus

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.gpus import SMI_TIMEOUT_S, Gpu
-from harness.lease import LeaseError
+from harness.machine.gpus import SMI_TIMEOUT_S, Gpu
+from harness.machine.lease import LeaseError
 
 
 @dataclass(frozen=True, slots=True)

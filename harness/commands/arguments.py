@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from harness import __version__, exchange_cli, history_cli, machine_cli, nightly_cli
+from harness import __version__
 from harness.ab import command as ab
-from harness.lease import DEFAULT_WAIT_S
+from harness.commands import exchange, history, machine, nightly
+from harness.machine.lease import DEFAULT_WAIT_S
 from harness.power import command as power
 from harness.run import DEFAULT_TIMEOUT_S
 from harness.rundir import SUITES
@@ -66,11 +67,11 @@ def build_parser() -> argparse.ArgumentParser:
     _accept(commands)
     _report(commands)
     _merge(commands)
-    history_cli.add_commands(_adder(commands))
-    nightly_cli.add_commands(_adder(commands))
-    exchange_cli.add_commands(_adder(commands))
+    history.add_commands(_adder(commands))
+    nightly.add_commands(_adder(commands))
+    exchange.add_commands(_adder(commands))
     _selftest(commands)
-    machine_cli.add_commands(_adder(commands))
+    machine.add_commands(_adder(commands))
     ab.add_commands(_adder(commands))
     power.add_commands(_adder(commands))
     return parser
