@@ -2,7 +2,7 @@
 
 Both are named by a digest of what they follow from, so two commits that agree in it share them: the environment by
 ``constraints.txt`` and the dependencies in ``pyproject.toml``, the library by git's id of ``native/`` and by the
-environment.
+environment. A machine that cannot build (no compiler, no package index) is given libraries that were built elsewhere.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.ab.trees import FOLDER
 from harness.errors import UsageError
-from harness.files import writing
+from harness.files import sha256_file, writing
 
 GROUPS = ("model",)
 """Dependency groups that a measured tree needs besides its dependencies; installed without their own."""
 
 BUILT = ".built"
 IMAGES = "device"
+LIBRARY = "libsm70.so"
+RECORD = "build.json"
 TAIL_LINES = 30
+_NAMED = 12
 Run = Callable[[Sequence[str], Path], tuple[int, str]]
 """Runs a command in a folder; gives its exit code and what it said."""
 
@@ -61,13 +64,45 @@ def run_command(command: Sequence[str], cwd: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def build(tree: Path, root: Path, label: str, say: Callable[[str], None], run: Run = run_command) -> Build:
-    """Make ``tree`` runnable; ``root`` is the repository whose environment may be shared. Or ``BuildFailed``."""
+def build(
+    tree: Path,
+    root: Path,
+    label: str,
+    say: Callable[[str], None],
+    run: Run = run_command,
+    libraries: Mapping[Path, str] | None = None,
+) -> Build:
+    """Make ``tree`` runnable; ``root`` is the repository whose environment may be shared. Or ``BuildFailed``.
+
+    With ``libraries`` (see `read_libraries`) nothing native is built: the tree gets the one that is of its sources.
+    """
     digest = environment_digest(tree)
     python = _python(tree, root, digest, label, say, run)
-    native = _native(tree, root, python, digest, label, say, run)
+    native = _native(tree, root, python, digest, label, say, run, libraries or {})
     made = [root / FOLDER / "venvs" / digest, *([root / FOLDER / "native" / native] if native else [])]
     return Build(tree, python, digest, native, tuple(folder for folder in made if (folder / BUILT).exists()))
+
+
+def read_libraries(folders: Sequence[Path]) -> dict[Path, str]:
+    """The digest of the sources that the library in each folder was built from, as its build record states it.
+
+    ``UsageError`` where there is no record, or where the library is not the one that the record is of.
+    """
+    found = {}
+    for folder in folders:
+        try:
+            record = json.loads((folder / RECORD).read_text())
+            sources, library = str(record["source_digest"]), str(record["library_sha256"])
+            here = sha256_file(folder / LIBRARY)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"--library {folder}: no library with a build record: {error}",
+                f"give a folder that `python -m native.build --out` filled: {LIBRARY} and {RECORD}",
+            ) from None
+        if here != library:
+            raise UsageError(f"--library {folder}: {LIBRARY} is not the one that {RECORD} is of", "copy both again")
+        found[folder.resolve()] = sources
+    return found
 
 
 def environment_digest(tree: Path) -> str:
@@ -111,7 +146,14 @@ def _python(tree: Path, root: Path, digest: str, label: str, say: Callable[[str]
 
 
 def _native(
-    tree: Path, root: Path, python: Path, environment: str, label: str, say: Callable[[str], None], run: Run
+    tree: Path,
+    root: Path,
+    python: Path,
+    environment: str,
+    label: str,
+    say: Callable[[str], None],
+    run: Run,
+    libraries: Mapping[Path, str],
 ) -> str:
     """Build the tree's library into a folder named by its sources; the tree finds it where it always looks."""
     if not (tree / "native" / "build.py").exists():
@@ -121,7 +163,9 @@ def _native(
         sources = str(repo.git.rev_parse("HEAD:native"))
     digest = hashlib.sha256(f"{sources} {environment}".encode()).hexdigest()[:16]
     folder = root / FOLDER / "native" / digest
-    if not (folder / BUILT).exists():
+    if libraries:
+        folder = _given(tree, python, label, run, libraries)
+    elif not (folder / BUILT).exists():
         say(f"{label}: building its native library")
         _lend_images(folder, root / "artifacts" / "native" / IMAGES)
         command = [str(python), "-m", "native.build", "--out", str(folder)]
@@ -136,6 +180,17 @@ def _native(
     return digest
 
 
+def _given(tree: Path, python: Path, label: str, run: Run, libraries: Mapping[Path, str]) -> Path:
+    """The folder of the library that was built from the tree's sources, wherever that was."""
+    asked = [str(python), "-c", "from native import build; print(build.source_digest())"]
+    wanted = _must(run, asked, tree, f"{label}: the digest of its native sources cannot be told").strip()
+    for folder, sources in libraries.items():
+        if sources == wanted:
+            return folder
+    given = ", ".join(f"{folder} is of {sources[:_NAMED]}" for folder, sources in libraries.items())
+    raise BuildFailed(f"{label}: no --library is of its native sources {wanted[:_NAMED]}; {given}")
+
+
 def _lend_images(folder: Path, earlier: Path) -> None:
     """Begin with the device images built here: a build keeps those whose digest (sources, tools, flags) is its own."""
     with writing(folder):
@@ -143,11 +198,12 @@ def _lend_images(folder: Path, earlier: Path) -> None:
             shutil.copytree(earlier, folder / IMAGES)
 
 
-def _must(run: Run, command: Sequence[str], cwd: Path, what: str) -> None:
+def _must(run: Run, command: Sequence[str], cwd: Path, what: str) -> str:
     code, said = run(command, cwd)
     if code:
         tail = "\n".join(said.strip().splitlines()[-TAIL_LINES:])
         raise BuildFailed(f"{what}: {' '.join(command)} ended with {code}:\n{tail}")
+    return said
 
 
 def _mark(folder: Path) -> None:

@@ -26,6 +26,7 @@ examples:
   harness ab HEAD HEAD                     A/A: what this machine reports where nothing changed
   harness ab main HEAD --arm sampled-plain --margin 0.02 --budget 900
   harness ab --bisect v1.0 HEAD            which commit made it slower?
+  harness ab main HEAD --library native/   on a machine that cannot build: a library that was built elsewhere
 exit codes: 0 not slower, 1 slower (or head's worker crashes), 2 usage or a side that does not build, 3 a repeat gave no
 sound measurement, 4 other tokens or unfit: nothing to compare, 5 undecided, only with --strict
 """,
@@ -45,6 +46,15 @@ sound measurement, 4 other tokens or unfit: nothing to compare, 5 undecided, onl
     ab.add_argument("--cores", default="", metavar="N,...", help="run both sides on these (default: all usable)")
     ab.add_argument(
         "--whole", action="store_true", help="one whole process after the other instead of turns round by round"
+    )
+    ab.add_argument(
+        "--library",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="DIR",
+        help="build no library, take this one (libsm70.so and its build.json) for each side whose native sources it is "
+        "of; twice where the sides differ in them",
     )
     ab.add_argument("--repeat-timeout", type=float, default=600.0, metavar="SECONDS", help="end a repeat after")
     ab.add_argument(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.ab.builds import BuildFailed
+from harness.ab.builds import BuildFailed, read_libraries
 from harness.ab.measure import Measured, measure, measure_alone
 from harness.ab.prune import prune
 from harness.ab.session import BASE, HEAD, Ask, Session
@@ -93,9 +93,10 @@ class Comparing:
         worker = ("-m", self.options.worker) if self.options.worker else WORKER
         sides: dict[str, Side] = {}
         failed: dict[str, BuildFailed] = {}
+        libraries = read_libraries(self.options.library)
         for name, source in found.items():
             try:
-                build = built(self.root, source, self.say)
+                build = built(self.root, source, self.say, libraries)
             except BuildFailed as error:
                 failed[name] = error
                 continue

@@ -85,12 +85,12 @@ def sources(root: Path, names: Sequence[str]) -> list[Source]:
         return [resolve(repo, name) for name in names]
 
 
-def built(root: Path, source: Source, say: Callable[[str], None]) -> Build:
-    """Check out and build one source."""
+def built(root: Path, source: Source, say: Callable[[str], None], libraries: Mapping[Path, str]) -> Build:
+    """Check out and build one source; ``libraries`` as in `build`."""
     with repository(root) as repo:
         tree = check_out(repo, source, root)
     used(tree)
-    made = build(tree, root, source.label, say)
+    made = build(tree, root, source.label, say, libraries=libraries)
     for folder in made.folders:
         used(folder)
     return made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -250,3 +252,47 @@ def test_bisect_names_the_first_slower_commit(project: Project, ab: Ab) -> None:
     assert (nothing.code, "there is nothing to find" in nothing.out) == (0, True)
     unknown = ab("--bisect", "HEAD~5", "HEAD", "--pairs", "2", "--strict")
     assert (unknown.code, "is not known: give more --pairs or --budget" in unknown.out) == (5, True)
+
+
+def _library(folder: Path, content: str, sources: str) -> None:
+    """A library with its build record, as a build elsewhere leaves them."""
+    folder.mkdir()
+    (folder / "libsm70.so").write_text(content)
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    (folder / "build.json").write_text(json.dumps({"source_digest": sources, "library_sha256": digest}))
+
+
+def test_libraries_built_elsewhere_go_to_the_side_whose_sources_they_are_of(
+    project: Project, ab: Ab, tmp_path: Path
+) -> None:
+    native = project.root / "native"
+    native.mkdir()
+    (native / "__init__.py").touch()
+    (native / "build.py").write_text(
+        "from pathlib import Path\n\n\ndef source_digest():\n"
+        "    return Path(__file__).with_name('more.c').read_text().strip()\n\n\n"
+        "if __name__ == '__main__':\n    raise SystemExit('there is no compiler here')\n"
+    )
+    for sources in ("one", "two"):
+        (native / "more.c").write_text(f"{sources}\n")
+        project.commit(sources)
+        _library(tmp_path / sources, f"library {sources}", sources)
+    first, second = (("--library", str(tmp_path / sources)) for sources in ("one", "two"))
+
+    ran = ab("HEAD~1", "HEAD", *second, *first)
+    assert ran.code == 0, ran
+    trees = {
+        name: project.root / "artifacts/ab/trees" / project.git("rev-parse", name)[:12] for name in ("HEAD~1", "HEAD")
+    }
+    found = {name: (tree / "artifacts/native/libsm70.so").read_text() for name, tree in trees.items()}
+    assert found == {"HEAD~1": "library one", "HEAD": "library two"}
+
+    ran = ab("HEAD~1", "HEAD", *first)
+    assert ran.code == 2
+    assert re.search(r"HEAD \(\w+\): no --library is of its native sources two; \S+/one is of one", ran.err), ran.err
+
+    (tmp_path / "one" / "libsm70.so").write_text("another")
+    ran = ab("HEAD~1", "HEAD", *first)
+    assert (ran.code, "libsm70.so is not the one that build.json is of" in ran.err) == (2, True)
+    ran = ab("HEAD~1", "HEAD", "--library", str(tmp_path))
+    assert (ran.code, "no library with a build record" in ran.err) == (2, True)
