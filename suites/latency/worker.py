@@ -89,9 +89,11 @@ def gap(arm: Arm, prompt: str, emitted: Sequence[int], candidates: Sequence[int]
     return {str(token): seen[-1][token] for token in candidates}
 
 
-def sleep_until_asked() -> None:
+def sleep_until_asked(arms: Sequence[Arm]) -> None:
     """Import the engine and say so, then wait for a line: a sleeping process takes nothing from one that measures."""
     importlib.import_module("engine.llm")
+    if any(arm.tp > 1 for arm in arms):
+        importlib.import_module("engine.parallel.launch").start_fork_server()  # it imports the engine too
     print("ready", flush=True)
     if not sys.stdin.readline():
         raise SystemExit("suites.latency.worker: whoever started this has gone without asking for a measurement")
@@ -142,7 +144,7 @@ def main(argv: list[str] | None = None) -> int:
         print(json.dumps(gap(chosen[0], **json.loads(options.gap))))
         return 0
     if options.wait:
-        sleep_until_asked()
+        sleep_until_asked(chosen)
     print(json.dumps(measure(chosen, turns.Turns(*pipes) if pipes else None)))
     return 0
 
