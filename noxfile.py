@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 from typing import NoReturn
 
@@ -75,6 +75,8 @@ def _bootstrap() -> NoReturn:
 
 def _requirements(*groups: str) -> list[str]:
     """Requirements of the project itself (``core``) and of dependency groups, as pyproject.toml states them."""
+    import tomllib  # a Python before 3.11 lacks it and is to reach the line that says so
+
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     wanted = {"core": project["project"]["dependencies"], **project["dependency-groups"]}
@@ -91,6 +93,8 @@ except ImportError:
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["kernels", "sampling", "latency"]
 nox.options.error_on_external_run = False
+# No session makes an environment of its own, so whether uv is there does not matter.
+logging.getLogger("nox").addFilter(lambda record: "uv binary not found" not in record.getMessage())
 
 # One nox call is one run: its scope sessions write here, and the bundle session seals it.
 RUN_DIR = Path(
@@ -125,7 +129,8 @@ def _install(session: nox.Session, group: str, *flags: str) -> None:
     digest = hashlib.sha256("\n".join([CONSTRAINTS.read_text(), *requirements, *flags]).encode()).hexdigest()
     stamp = VENV / f".installed-{group}"
     if not stamp.exists() or stamp.read_text() != digest:
-        session.log(f"installing {group} ({len(requirements)} requirements) into .venv")
+        size = ": one to three GB, some minutes, pip is silent while it unpacks" if group == "core" else ""
+        session.log(f"installing {group} ({len(requirements)} requirements) into .venv{size}")
         session.run(*_pip(*flags, *requirements), external=True)
         stamp.write_text(digest)
     _done.add(group)
