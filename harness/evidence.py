@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from harness.ab.folder import check_repeats
+from harness.crosscheck import UNWELL, cross_check
 from harness.errors import EvidenceError
 from harness.files import sha256_file
-from harness.ingest.files import check_ingested
-from harness.junit import JUnitReport, pytest_address, read_junit
 from harness.machine.environment import same_machine_facts
 from harness.machine.observe import TELEMETRY_FILE, machine_notes
 from harness.machine.telemetry import read_samples
@@ -25,27 +22,26 @@ from harness.model import (
     CaseStatus,
     IllegalRecord,
     Metric,
-    Origin,
     OriginKind,
     Samples,
     ScopeEvidence,
     TokenControl,
     Track,
 )
-from harness.records import RecordSet, read_records, to_cases, to_metrics, to_samples, to_tokens
-from harness.rundir import read_json, read_scope_json, resume_command
+from harness.records import read_records, to_cases, to_metrics, to_samples, to_tokens
+from harness.rundir import read_json, resume_command
+from harness.scope_file import KILLED, ScopeFile, read_scope_file
 from harness.shards import Shard, join_facts, join_shards, shard_label
 
 CARRIED_MANIFEST = "carried-manifest-sha256.txt"
 SHARDS = "shards"
-_UNWELL = (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.CRASHED)
 
 
 @dataclass
 class Try:
     """One pytest process of a scope, read."""
 
-    record: dict[str, Any]
+    record: ScopeFile
     cases: dict[str, CaseResult]
     metrics: tuple[Metric, ...]
     samples: tuple[Samples, ...]
@@ -55,7 +51,7 @@ class Try:
     @property
     def whole(self) -> bool:
         """Whether it ran every case of the scope to the end, so that what it lacks is missing."""
-        return not self.record.get("partial") and self.record["state"] not in ("interrupted", "refused")
+        return not self.record.partial and self.record.state not in ("interrupted", "refused")
 
 
 def read_scope(folder: Path, common: dict[str, str]) -> ScopeEvidence:
@@ -63,7 +59,7 @@ def read_scope(folder: Path, common: dict[str, str]) -> ScopeEvidence:
     if (folder / SHARDS).is_dir():
         shards = shard_folders(folder)
         return join_folders([(path, sha256_file(path / CARRIED_MANIFEST)) for path in shards], common)
-    record = read_scope_json(folder)
+    record = read_scope_file(folder)
     if record is None:
         raise EvidenceError(
             f"{folder}: scope.json is missing: this scope is unfinished",
@@ -77,25 +73,24 @@ def read_scope(folder: Path, common: dict[str, str]) -> ScopeEvidence:
         raise EvidenceError(f"{folder / 'scope.json'}: not as this harness writes it: {error!r}") from error
 
 
-def _read(folder: Path, record: dict[str, Any], common: dict[str, str]) -> ScopeEvidence:
-    scope = str(record["scope"])
-    origin = Origin(OriginKind(record["origin"]["kind"]), str(record["origin"]["detail"]))
+def _read(folder: Path, record: ScopeFile, common: dict[str, str]) -> ScopeEvidence:
     environment = {str(key): str(value) for key, value in read_json(folder / "environment.json").items()}
     own = {} if same_machine_facts(environment, common) else environment
-    if origin.kind is OriginKind.NOT_RUN:
-        return ScopeEvidence(scope, origin, environment=own)
-    tries = [read_try(path) for path in attempt_folders(folder)] + [read_try(folder)]
+    if record.origin.kind is OriginKind.NOT_RUN:
+        return ScopeEvidence(record.scope, record.origin, environment=own, notes=_not_run_notes(folder))
+    earlier = attempt_folders(folder)
+    if record.attempt != len(earlier) + 1:
+        raise EvidenceError(f"{folder}: scope.json is of try {record.attempt}, {len(earlier)} earlier ones are kept")
+    tries = [read_try(path) for path in [*earlier, folder]]
     cases, last_try = fold_tries(tries)
     green = {node for node, case in cases.items() if case.status.green}
-    problem = (
-        "" if record["state"] == "finished" and not record["problem"] else str(record["problem"] or record["state"])
-    )
+    problem = record.problem or ("" if record.state == "finished" else record.state)
     return ScopeEvidence(
-        scope=scope,
-        origin=origin,
-        argv=tuple(record["argv"]),
-        exit_code=record["exit_code"],
-        seconds=record["seconds"],
+        scope=record.scope,
+        origin=record.origin,
+        argv=record.argv,
+        exit_code=record.exit_code,
+        seconds=record.seconds,
         cases=tuple(cases.values()),
         metrics=tuple(metric for entry in tries for metric in entry.metrics if last_try.get(metric.node) is entry),
         samples=tuple(s for entry in tries for s in entry.samples if last_try.get(s.node) is entry and s.node in green),
@@ -109,12 +104,7 @@ def _read(folder: Path, record: dict[str, Any], common: dict[str, str]) -> Scope
 
 def shard_folders(folder: Path) -> list[Path]:
     """The shards that a scope was merged from, in their order; nothing else may lie beside them."""
-    shards = {path.name: path for path in (folder / SHARDS).iterdir()}
-    names = [str(number) for number in range(1, len(shards) + 1)]
-    beside = [path.name for path in folder.iterdir() if path.name != SHARDS]
-    if set(shards) != set(names) or beside:
-        raise EvidenceError(f"{folder}: shards are numbered from 1, found {', '.join(sorted([*shards, *beside]))}")
-    return [shards[name] for name in names]
+    return _numbered(folder / SHARDS, SHARDS, [path.name for path in folder.iterdir() if path.name != SHARDS])
 
 
 def join_folders(shards: Sequence[tuple[Path, str]], common: dict[str, str]) -> ScopeEvidence:
@@ -133,68 +123,46 @@ def _tracks(path: Path) -> tuple[Track, ...]:
 
 
 def attempt_folders(folder: Path) -> list[Path]:
-    """The earlier tries of a scope, oldest first."""
+    """The earlier tries of a scope, oldest first; they are numbered from 1."""
     kept = folder / "attempts"
-    return sorted(kept.iterdir(), key=lambda path: int(path.name)) if kept.is_dir() else []
+    return _numbered(kept, "tries") if kept.is_dir() else []
+
+
+def _numbered(folder: Path, what: str, beside: Sequence[str] = ()) -> list[Path]:
+    """The folders in ``folder``, which are called 1, 2, 3; ``beside`` is what lies where nothing else may lie."""
+    found = {path.name: path for path in folder.iterdir()}
+    names = [str(number) for number in range(1, len(found) + 1)]
+    if set(found) != set(names) or beside:
+        raise EvidenceError(
+            f"{folder.parent}: {what} are numbered from 1, found {', '.join(sorted([*found, *beside]))}"
+        )
+    return [found[name] for name in names]
+
+
+def _not_run_notes(folder: Path) -> tuple[str, ...]:
+    """A scope that was not run has shown nothing; earlier tries that did run are not to be overlooked."""
+    shown = [name for name in ("records.jsonl", "junit.xml") if (folder / name).exists()]
+    if shown:
+        raise EvidenceError(f"{folder}: not run according to scope.json, and yet there is {shown[0]}")
+    earlier = [read_try(path) for path in attempt_folders(folder)]
+    unwell = sum(case.status in UNWELL for entry in earlier for case in entry.cases.values())
+    tries = f"{len(earlier)} earlier {'try' if len(earlier) == 1 else 'tries'} did run"
+    return (f"{tries}, {unwell} {'case' if unwell == 1 else 'cases'} ended badly there",) if earlier else ()
 
 
 def read_try(folder: Path) -> Try:
     """One try. A killed one may lack ``scope.json`` and its XML; what it wrote still counts as history."""
-    record = read_scope_json(folder) or {
-        "state": "interrupted",
-        "exit_code": None,
-        "problem": "killed",
-        "seconds": None,
-    }
-    if not (folder / "records.jsonl").exists() and record["state"] in ("not_run", "interrupted"):
+    record = read_scope_file(folder) or KILLED
+    if not (folder / "records.jsonl").exists() and record.state in ("not_run", "interrupted"):
         return Try(record, {}, (), (), (), ())
     records = read_records(folder / "records.jsonl")
     cases = {case.node: case for case in to_cases(records)}
-    if record["state"] == "interrupted":
+    if record.state == "interrupted":
         cases = {node: case for node, case in cases.items() if case.status is not CaseStatus.CRASHED}
     notes = [f"line {records.cut} of the records is cut: the process died while writing it"] if records.cut else []
     notes += cross_check(folder, record, records, cases)
-    samples = to_samples(records, str(folder / "records.jsonl"))
-    return Try(record, cases, to_metrics(records), samples, to_tokens(records), tuple(notes))
-
-
-def cross_check(folder: Path, record: dict[str, Any], records: RecordSet, cases: dict[str, CaseResult]) -> list[str]:
-    """Hold pytest's own XML against the records; they must tell the same story. Gives doubts, raises on a lie."""
-    if "ab" in record:
-        return check_repeats(folder, record["ab"])
-    if "ingested" in record:
-        return check_ingested(folder, record["ingested"])
-    clean_end = record["exit_code"] in (0, 1)
-    path = folder / "junit.xml"
-    if not path.exists():
-        if clean_end:
-            raise EvidenceError(f"{path}: missing, though pytest ended with exit code {record['exit_code']}")
-        return ["junit.xml was never written (the process died): results are those of the records"]
-    try:
-        report = read_junit(path)
-    except EvidenceError:
-        if clean_end:
-            raise
-        return ["junit.xml is cut (the process died): results are those of the records"]
-    if clean_end:
-        _agree(path, report, cases)
-    return []
-
-
-def _agree(path: Path, report: JUnitReport, cases: dict[str, CaseResult]) -> None:
-    stated: dict[tuple[str, str], CaseStatus] = {(case.classname, case.name): case.status for case in report.cases}
-    ran = {pytest_address(node): case for node, case in cases.items() if case.status is not CaseStatus.NOT_RUN}
-    for address, case in ran.items():
-        found = stated.pop(address, None)
-        if found is case.status or "::" not in case.node or (found is None and case.status is CaseStatus.CRASHED):
-            continue
-        if found is None:
-            raise EvidenceError(f"{path}: {case.node} is in the records ({case.status}) and not in the XML")
-        if (found in _UNWELL) != (case.status in _UNWELL) and CaseStatus.FLAKY not in (found, case.status):
-            raise EvidenceError(f"{path}: {case.node} is {found} in the XML and {case.status} in the records")
-    unknown = [address for address, status in stated.items() if address[0] and status is not CaseStatus.ERROR]
-    if unknown:
-        raise EvidenceError(f"{path}: {'::'.join(unknown[0])} is in the XML and not in the records")
+    name = str(folder / "records.jsonl")
+    return Try(record, cases, to_metrics(records), to_samples(records, name), to_tokens(records, name), tuple(notes))
 
 
 def fold_tries(tries: list[Try]) -> tuple[dict[str, CaseResult], dict[str, Try]]:
@@ -211,7 +179,7 @@ def fold_tries(tries: list[Try]) -> tuple[dict[str, CaseResult], dict[str, Try]]
         for node, case in entry.cases.items():
             if case.status is CaseStatus.NOT_RUN and (node in cases or not entry.whole):
                 continue
-            if case.status in _UNWELL:
+            if case.status in UNWELL:
                 failed_in.setdefault(node, number)
             if case.status is CaseStatus.PASSED and node in failed_in:
                 reason = f"failed at try {failed_in[node]}, passed at try {number}"

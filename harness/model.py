@@ -11,10 +11,13 @@ what comparing two of them says.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 SCHEMA = 1
+ROUNDING = 1e-9  # relative: a mean of float64 rounds may leave their range by some ulps, an edit does not stay there
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 PYTEST_USAGE = 4  # the exit code of a pytest that refuses to run as asked
 
 
@@ -110,6 +113,19 @@ class TokenControl:
     emitted_per_round: float
     acceptance_histogram: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        where = f"{self.node} {self.name}"
+        if len(self.finish) != len(self.prompt_sha256):
+            raise IllegalRecord(f"{where}: {len(self.prompt_sha256)} prompts and {len(self.finish)} finish reasons")
+        odd = next((sha for sha in (self.sha256, *self.prompt_sha256) if not _SHA256.fullmatch(sha)), None)
+        if odd is not None:
+            raise IllegalRecord(f"{where}: {odd!r} is no SHA-256 in hex")
+        if len(self.prompt_sha256) == 1 and self.prompt_sha256[0] != self.sha256:
+            raise IllegalRecord(f"{where}: the hash of the only prompt is not that of all prompts")
+        counts = (self.tokens, self.emitted_per_round, *self.acceptance_histogram)
+        if not all(math.isfinite(count) and count >= 0 for count in counts):
+            raise IllegalRecord(f"{where}: tokens, tokens a round or histogram below zero: {counts}")
+
     @property
     def natural_stop(self) -> bool:
         return bool(self.finish) and all(reason == "stop" for reason in self.finish)
@@ -170,6 +186,16 @@ class Samples:
             raise IllegalRecord(f"{self.node} {self.name}: samples without a value")
         if not all(math.isfinite(value) for value in self.values):
             raise IllegalRecord(f"{self.node} {self.name}: a sample is not a finite number: {self.values!r}")
+        if self.rounds and len(self.rounds) != len(self.values):
+            raise IllegalRecord(
+                f"{self.node} {self.name}: {len(self.values)} repeats but raw rounds of {len(self.rounds)}"
+            )
+        for value, rounds in zip(self.values, self.rounds, strict=False):  # without rounds there is nothing to hold
+            slack = abs(value) * ROUNDING
+            if not all(map(math.isfinite, rounds)) or not min(rounds, default=value) - slack <= value <= slack + max(
+                rounds, default=value
+            ):
+                raise IllegalRecord(f"{self.node} {self.name}: {value!r} does not lie among its own rounds")
         if bool(self.control) != bool(self.token_sha256):
             raise IllegalRecord(f"{self.node} {self.name}: a token control has both a name and a hash")
 
@@ -234,6 +260,8 @@ class ScopeEvidence:
         if self.origin.kind is OriginKind.NOT_RUN and self.cases:
             raise IllegalRecord(f"scope {self.scope} is NOT_RUN and yet has {len(self.cases)} cases")
         status = {case.node: case.status for case in self.cases}
+        if self.seconds is not None and not (math.isfinite(self.seconds) and self.seconds >= 0):
+            raise IllegalRecord(f"scope {self.scope}: {self.seconds!r} is no duration in seconds")
         if len(status) < len(self.cases):
             raise IllegalRecord(f"scope {self.scope} has {len(self.cases) - len(status)} cases twice")
         for sample in self.samples:

@@ -129,7 +129,10 @@ _decoder: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 @dataclass
 class RecordSet:
-    """All lines of one try of one scope, sorted out. ``cut`` is the number of a cut last line, else 0."""
+    """All lines of one try of one scope, sorted out. ``cut`` is the number of a cut last line, else 0.
+
+    ``exit_code`` is what pytest said that it ends with; ``None`` where it was killed before.
+    """
 
     collected: dict[str, None] = field(default_factory=dict)
     deselected: dict[str, None] = field(default_factory=dict)
@@ -141,7 +144,7 @@ class RecordSet:
     samples: dict[tuple[str, str], SamplesLine] = field(default_factory=dict)
     tokens: dict[tuple[str, str], TokensLine] = field(default_factory=dict)
     unfit: dict[str, list[str]] = field(default_factory=dict)
-    finished: bool = False
+    exit_code: int | None = None
     cut: int = 0
 
 
@@ -232,7 +235,8 @@ def _take(records: RecordSet, line: AnyLine) -> None:
         case CollectError():
             records.collect_errors.setdefault(line.node, line.reason)
         case ScopeEnd():
-            records.finished = True
+            if not line.worker:  # under xdist that of the controller, which every worker's goes into
+                records.exit_code = line.exit_code
         case ScopeStart():
             pass
 
@@ -284,9 +288,14 @@ def to_metrics(records: RecordSet) -> tuple[Metric, ...]:
     )
 
 
-def to_tokens(records: RecordSet) -> tuple[TokenControl, ...]:
-    return tuple(
-        TokenControl(
+def to_tokens(records: RecordSet, name: str) -> tuple[TokenControl, ...]:
+    """All token controls of the file called ``name``."""
+    return tuple(_control(line, name) for line in records.tokens.values())
+
+
+def _control(line: TokensLine, name: str) -> TokenControl:
+    try:
+        return TokenControl(
             line.node,
             line.name,
             line.sha256,
@@ -296,8 +305,8 @@ def to_tokens(records: RecordSet) -> tuple[TokenControl, ...]:
             line.tokens / line.rounds if line.rounds else 0.0,
             line.acceptance_histogram,
         )
-        for line in records.tokens.values()
-    )
+    except (IllegalRecord, OverflowError) as error:
+        raise EvidenceError(f"{name}: {error}") from error
 
 
 def to_samples(records: RecordSet, name: str) -> tuple[Samples, ...]:

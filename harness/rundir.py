@@ -13,10 +13,11 @@ import json
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import json_bytes, utc_now, write_atomic, writing
@@ -117,14 +118,27 @@ def locked(path: Path) -> Iterator[int]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; ``EvidenceError`` names the file."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(path.read_bytes(), object_pairs_hook=_said_once, parse_constant=_no_number)
     except OSError as error:
         raise file_error(error, path, "read") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EvidenceError(f"{path}: not valid JSON: {error}", "the file was cut or edited") from error
     if not isinstance(value, dict):
         raise EvidenceError(f"{path}: a JSON object is expected, found {type(value).__name__}")
     return value
+
+
+def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a key that is there twice some readers take the first value, some the last: it is refused."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {twice!r} is there twice")
+    return table
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number that JSON has")
 
 
 def read_scope_json(folder: Path) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ that it can fork without threads.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -114,6 +115,11 @@ def try_attempt() -> int:
         with open_run(Path("runs/k")) as run:
             return run.begin_attempt("timed")
 
+    def numbered(number: int) -> None:
+        """The try that lies there is of this number."""
+        about = Path("runs/k/timed/scope.json")
+        about.write_text(json.dumps({**json.loads(about.read_text()), "attempt": number}))
+
     def tries() -> list[set[str]]:
         kept = [*sorted(Path("runs/k/timed/attempts").iterdir(), key=lambda path: int(path.name))]
         return [{path.name for path in folder.iterdir()} for folder in kept]
@@ -121,6 +127,7 @@ def try_attempt() -> int:
     for number in range(1, LIMIT):
         shutil.copytree("runs/a", "runs/k")
         shutil.copytree("runs/a/timed", "runs/k/timed/attempts/1")
+        numbered(2)
         whole = {path.name for path in Path("runs/a/timed").iterdir()}
         done = not killed_at(number, work)
         try:  # as it was, or refused until the try is made: never sealed without what was there
@@ -132,6 +139,7 @@ def try_attempt() -> int:
         assert tries() == [whole, whole]
         assert list(Path("runs/k").glob("*.earlier")) == []
         shutil.copytree("runs/a/timed", "runs/k/timed", dirs_exist_ok=True)
+        numbered(3)
         assert len(collect(Path("runs/k"), "k", []).scopes) == len(list(Path("runs/a").iterdir())) - 2
         shutil.rmtree("runs/k")
         if done:

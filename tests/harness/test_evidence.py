@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,10 @@ def xml(**outcomes: str) -> str:
 
 
 def put(folder: Path, records: bytes, junit: str | None = None, **record: Any) -> None:
+    """A try as a run leaves it: with its log, the end of its records, and the outcomes that the runner counted."""
     folder.mkdir(parents=True, exist_ok=True)
+    attempts = folder / "attempts"
+    exit_code = record.get("exit_code", 0)
     given = {
         "schema": 1,
         "scope": "s",
@@ -35,8 +40,13 @@ def put(folder: Path, records: bytes, junit: str | None = None, **record: Any) -
         "exit_code": 0,
         "seconds": 1.0,
         "problem": "",
+        "attempt": 1 + (len(list(attempts.iterdir())) if attempts.exists() else 0),
+        "counts": Counter(re.findall(r'"outcome": ?"([a-z]+)"', records.decode())),
         **record,
     }
+    (folder / "log.txt").write_text("")
+    if exit_code in (0, 1):
+        records += line("scope_end", worker="", exit_code=exit_code)
     (folder / "scope.json").write_text(json.dumps(given))
     (folder / "records.jsonl").write_bytes(records)
     (folder / "environment.json").write_text(json.dumps(FACTS))
@@ -118,11 +128,66 @@ def test_a_worker_s_crash_is_in_both(tmp_path: Path) -> None:
         (ran("a"), xml(a="failed"), "t.py::a is failed in the XML and passed in the records"),
         (ran("a", "failed"), xml(a="passed"), "t.py::a is passed in the XML and failed in the records"),
         (ran("a", "skipped"), xml(a="error"), "t.py::a is error in the XML and skipped in the records"),
+        (ran("a"), xml(a="skipped"), "t.py::a is skipped in the XML and passed in the records"),
+        (ran("a", "xfailed"), xml(a="passed"), "t.py::a is passed in the XML and xfailed in the records"),
         (b"{}\n", xml(), "line 1"),
     ],
 )
 def test_files_that_contradict(tmp_path: Path, records: bytes, junit: str | None, says: str) -> None:
     put(tmp_path / "s", records, junit)
+    with pytest.raises(EvidenceError) as caught:
+        read_scope(tmp_path / "s", FACTS)
+    assert says in str(caught.value)
+
+
+def test_a_case_listed_twice_may_have_been_skipped_in_part(tmp_path: Path) -> None:
+    put(
+        tmp_path / "s",
+        ran("a"),
+        "<testsuites><testsuite>"
+        + 2 * '<testcase classname="t" name="a"><skipped/></testcase>'
+        + "</testsuite></testsuites>",
+    )
+    assert read_scope(tmp_path / "s", FACTS).cases[0].status is CaseStatus.PASSED
+
+
+@pytest.mark.parametrize(
+    ("record", "gone", "says"),
+    [
+        ({"counts": {"passed": 2}}, "", "scope.json counts 2 passed, the records have 1 passed"),
+        ({"attempt": 2}, "", "scope.json is of try 2, 0 earlier ones are kept"),
+        ({}, "log.txt", "log.txt: missing, though pytest ended with exit code 0"),
+        ({}, "scope_end", "has no end, though pytest ended with 0"),
+        ({"exit_code": 1}, "1", "pytest ended with 0 in scope.json and with 1 in the records"),
+        ({"seconds": -1.0}, "", "-1.0 is no duration in seconds"),
+    ],
+)
+def test_one_file_that_was_edited(tmp_path: Path, record: dict[str, Any], gone: str, says: str) -> None:
+    folder = tmp_path / "s"
+    put(folder, ran("a"), xml(a="passed"), **record)
+    if gone == "log.txt":
+        (folder / gone).unlink()
+    elif gone == "scope_end":
+        (folder / "records.jsonl").write_bytes(ran("a"))
+    elif gone:
+        edited = (folder / "scope.json").read_text().replace('"exit_code": 1', '"exit_code": 0')
+        (folder / "scope.json").write_text(edited)
+    with pytest.raises(EvidenceError) as caught:
+        read_scope(folder, FACTS)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"schema": 1, "schema": 1}', "the key 'schema' is there twice"),
+        ('{"schema": NaN}', "NaN is no number that JSON has"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_json_that_readers_take_in_different_ways(tmp_path: Path, text: str, says: str) -> None:
+    put(tmp_path / "s", ran("a"), xml(a="passed"))
+    (tmp_path / "s" / "scope.json").write_text(text)
     with pytest.raises(EvidenceError) as caught:
         read_scope(tmp_path / "s", FACTS)
     assert says in str(caught.value)
@@ -142,6 +207,19 @@ def test_a_scope_json_that_is_not_ours(tmp_path: Path, record: dict[str, Any]) -
 
 
 def test_not_run(tmp_path: Path) -> None:
-    put(tmp_path / "s", b"", state="not_run", origin={"kind": "not_run", "detail": "no GPU"})
+    told = {"state": "not_run", "origin": {"kind": "not_run", "detail": "no GPU"}, "exit_code": None}
+    put(tmp_path / "s", ran("a", "failed"), xml(a="failed"), **told)
+    with pytest.raises(EvidenceError, match=r"not run according to scope\.json, and yet there is records\.jsonl"):
+        read_scope(tmp_path / "s", FACTS)
+    (tmp_path / "s" / "records.jsonl").unlink()
+    (tmp_path / "s" / "junit.xml").unlink()
     scope = read_scope(tmp_path / "s", FACTS)
+    assert scope.notes == ()
     assert (scope.origin.kind, scope.origin.detail, scope.cases) == (OriginKind.NOT_RUN, "no GPU", ())
+
+
+def test_not_run_after_a_try_that_failed(tmp_path: Path) -> None:
+    put(tmp_path / "s" / "attempts" / "1", ran("a", "failed") + ran("b"), xml(a="failed", b="passed"), exit_code=1)
+    put(tmp_path / "s", b"", state="not_run", origin={"kind": "not_run", "detail": "no GPU"}, exit_code=None)
+    (tmp_path / "s" / "records.jsonl").unlink()
+    assert read_scope(tmp_path / "s", FACTS).notes == ("1 earlier try did run, 1 case ended badly there",)

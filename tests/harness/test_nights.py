@@ -144,6 +144,7 @@ def seal_night(root: Path, day: int, factor: float) -> None:
     for line in lines:
         if line["kind"] == "samples":
             line["values"] = [factor * value for value in line["values"]]
+            line["rounds"] = [[factor * value for value in row] for row in line["rounds"]]
     records.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert call_here(root, "seal", f"runs/n{day}", "--out", "nights").code == (1 if factor > 1 else 0)
 

@@ -37,9 +37,10 @@ def end(node: str = "n", outcome: str = "passed", reason: str = "", reruns: int 
     return line("case_end", node=node, outcome=outcome, phases={}, seconds=0.5, reason=reason, reruns=reruns)
 
 
+SHA = "a" * 64
 TOKENS = {
-    "sha256": "s",
-    "prompt_sha256": ["p"],
+    "sha256": SHA,
+    "prompt_sha256": [SHA],
     "finish": ["stop"],
     "tokens": 6,
     "rounds": 4,
@@ -100,10 +101,10 @@ def test_numbers_and_their_controls() -> None:
         ]
     )
     records = parse_records(content, "r")
-    (control,) = to_tokens(records)
+    (control,) = to_tokens(records, "r")
     assert control.emitted_per_round == 1.5
     (sample,) = to_samples(records, "r")
-    assert sample.token_sha256 == "s"
+    assert sample.token_sha256 == SHA
     assert sample.unfit == ("profiled", "planted")
     (metric,) = to_metrics(records)
     assert (metric.value, metric.better, metric.assume) == (3.0, Better.HIGHER, Assume.EXACT)
@@ -148,6 +149,37 @@ def test_a_sample_without_its_control(tmp_path: Path) -> None:
         read_records(tmp_path / "absent")
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sha256": "A" * 64}, "is no SHA-256 in hex"),
+        ({"prompt_sha256": ["b" * 64]}, "the hash of the only prompt is not that of all prompts"),
+        ({"finish": []}, "1 prompts and 0 finish reasons"),
+        ({"tokens": -1}, "below zero"),
+        ({"rounds": -4}, "below zero"),
+        ({"acceptance_histogram": [0, -1]}, "below zero"),
+    ],
+)
+def test_a_token_control_that_no_run_leaves(change: dict[str, Any], says: str) -> None:
+    records = parse_records(line("tokens", node="n", name="t", **{**TOKENS, **change}), "r")
+    with pytest.raises(EvidenceError, match=says):
+        to_tokens(records, "r")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rounds": [[1.0]]}, "2 repeats but raw rounds of 1"),
+        ({"rounds": [[1.0, 1.0], [2.5, 3.0]]}, "2.0 does not lie among its own rounds"),
+        ({"rounds": [[1.0], []], "values": [0.5, 2.0]}, "0.5 does not lie among its own rounds"),
+    ],
+)
+def test_times_that_their_own_rounds_contradict(change: dict[str, Any], says: str) -> None:
+    lines = line("tokens", node="n", name="t", **TOKENS) + line("samples", node="n", name="s", **{**SAMPLES, **change})
+    with pytest.raises(EvidenceError, match=says):
+        to_samples(parse_records(lines, "r"), "r")
+
+
 names = st.text(min_size=1, max_size=8)
 
 
@@ -179,7 +211,7 @@ def test_only_documented_errors_leave_the_reader(data: st.DataObject) -> None:
                 content[at:at] = data.draw(st.binary(max_size=20))
     try:
         records = parse_records(bytes(content), "r")
-        to_cases(records), to_tokens(records), to_samples(records, "r")
+        to_cases(records), to_tokens(records, "r"), to_samples(records, "r")
     except HarnessError:
         pass
 
