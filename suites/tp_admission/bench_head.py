@@ -49,8 +49,8 @@ def lines(group: Group, vocab_size: int, hidden_size: int, device: Device) -> li
     place = torch.device("cpu") if device == "cpu" else torch.device("cuda", group.rank)
     if device == "cuda":
         load_kernels(place)
-    generator = torch.Generator().manual_seed(group.rank)
-    share = torch.randn(vocab.local, hidden_size, generator=generator, dtype=torch.float32).half().to(place)
+    generator = torch.Generator(place).manual_seed(group.rank)
+    share = torch.randn(vocab.local, hidden_size, generator=generator, device=place).half()
     head = ParallelHead(group, vocab, share, fp32_logits=True)
     found = []
     for rows in ROWS:
