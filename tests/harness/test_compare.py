@@ -8,7 +8,19 @@ import pytest
 
 from harness.comparability import differences
 from harness.compare import compare
-from harness.model import Better, CaseStatus, Evidence, Metric, Origin, OriginKind, Samples, ScopeEvidence, TokenControl
+from harness.model import (
+    Assume,
+    Better,
+    CaseStatus,
+    Evidence,
+    Metric,
+    Origin,
+    OriginKind,
+    Pairing,
+    Samples,
+    ScopeEvidence,
+    TokenControl,
+)
 from harness.verdict import CaseOutcome, Comparison, MetricOutcome, MetricRow, Policy, Quarantine
 from tests.harness.build import MACHINE, SHA, case, evidence, metric, samples, scope, tokens
 
@@ -111,6 +123,7 @@ def quarantined(status: CaseStatus, today: str) -> Comparison:
 def test_quarantine_holds_until_it_ends_and_alarms() -> None:
     held = quarantined(S.FAILED, "2026-06-30")
     assert held.cases[0].outcome is CaseOutcome.QUARANTINED
+    assert held.alarms == ()
     assert "driver bug (owner me, until 2026-06-30); now failed" in held.cases[0].reason
     ended = quarantined(S.FAILED, "2026-07-01")
     assert ended.cases[0].outcome is CaseOutcome.BROKEN
@@ -118,6 +131,19 @@ def test_quarantine_holds_until_it_ends_and_alarms() -> None:
     passing = quarantined(S.PASSED, "2026-06-01")
     assert passing.cases[0].outcome is CaseOutcome.UNCHANGED
     assert passing.alarms == ("n is in quarantine (owner me) and passes: lift it",)
+
+
+def test_quarantine_holds_failures_alone() -> None:
+    assert quarantined(S.SKIPPED, "2026-06-01").cases[0].outcome is CaseOutcome.SKIPPED
+    assert quarantined(S.NOT_RUN, "2026-06-01").cases[0].outcome is CaseOutcome.MISSING
+    vanished = compare(evidence(scope(case("n"))), evidence(scope(case("other"))), POLICY, HELD, "2026-06-01")
+    assert {row.node: row.outcome for row in vanished.cases}["n"] is CaseOutcome.MISSING
+
+
+def test_what_was_collected_and_never_run_is_no_case_that_ran() -> None:
+    head = evidence(scope(case("n", S.NOT_RUN), case("m"), case("k", S.NOT_RUN, "deselected on the command line")))
+    (row,) = compare(None, head, POLICY).scopes
+    assert (row.head_cases, row.head_passed) == (1, 1)
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------
@@ -142,6 +168,7 @@ def with_metric(value: float, better: Better = Better.LOWER, unit: str = "regist
         (with_metric(40, Better.NEITHER), with_metric(41, Better.NEITHER), "CHANGED"),
         (with_metric(0.1 + 0.2), with_metric(0.3), "BETTER"),
         (with_metric(1.5, unit="s"), with_metric(1500, unit="ms"), "SAME"),
+        (with_metric(1.5, unit="s"), with_metric(1500.0001, unit="ms"), "WORSE"),
         (with_metric(1, unit="MiB"), with_metric(1, unit="ms"), "CHANGED"),
     ],
 )
@@ -150,12 +177,15 @@ def test_exact_numbers(base: ScopeEvidence, head: ScopeEvidence, outcome: str) -
 
 
 def test_a_single_noisy_number_is_never_judged() -> None:
-    def noisy(value: float) -> ScopeEvidence:
-        return scope(case("n"), metrics=(Metric("n", "peak", value, "MiB", Better.LOWER, assume=""),))  # type: ignore[arg-type]
+    def peak(value: float, assume: Assume) -> ScopeEvidence:
+        return scope(case("n"), metrics=(Metric("n", "peak", value, "MiB", Better.LOWER, assume),))
 
-    row = numbers(noisy(100), noisy(200))["peak"]
+    row = numbers(peak(100, Assume.NOTHING), peak(200, Assume.NOTHING))["peak"]
     assert row.outcome is MetricOutcome.INCOMPARABLE
     assert "record repeats with samples()" in row.reason
+    # A number that was exact does not escape by being called noisy now.
+    assert numbers(peak(100, Assume.EXACT), peak(200, Assume.NOTHING))["peak"].outcome is MetricOutcome.WORSE
+    assert numbers(peak(100, Assume.NOTHING), peak(200, Assume.EXACT))["peak"].outcome is MetricOutcome.WORSE
 
 
 def test_a_number_that_vanished() -> None:
@@ -182,6 +212,16 @@ def test_tokens() -> None:
     assert "another end" in cut.reason
     assert numbers(base, with_tokens(tokens("n", per_round=1.9)))["greedy"].outcome is MetricOutcome.WORSE
     assert numbers(base, with_tokens(tokens("n", per_round=2.1)))["greedy"].outcome is MetricOutcome.BETTER
+    two = [
+        replace(tokens("n"), finish=("stop", "stop"), prompt_sha256=(SHA, SHA), sha256=SHA[:-1] + end) for end in "bc"
+    ]
+    assert numbers(*map(with_tokens, two))["greedy"].reason.startswith("other tokens: the whole hash differs")
+    counted = [replace(tokens("n"), acceptance_histogram=(3, rounds)) for rounds in (4, 5)]
+    other = numbers(*map(with_tokens, counted))["greedy"]
+    assert (other.outcome, other.reason) == (
+        MetricOutcome.CHANGED,
+        "same tokens and rounds, another acceptance histogram",
+    )
 
 
 def timed(
@@ -233,6 +273,38 @@ def test_times_that_are_not_comparable(head: ScopeEvidence, facts: dict[str, str
     assert row.interval is None
 
 
+def test_a_base_that_hit_a_length_limit_is_no_measure_of_time() -> None:
+    row = numbers(timed(EIGHT, finish=("length",)), timed(EIGHT))["round_ms"]
+    assert (row.outcome, row.reason) == (
+        MetricOutcome.INCOMPARABLE,
+        "base did not stop naturally: a length limit ended it",
+    )
+
+
+def test_pairs_of_two_sessions_are_no_pairs() -> None:
+    """Each side was run next to another build: only the two sides of one session are matched."""
+    one, other = (Pairing(session, 0.05, 24, 0.01, "floor") for session in ("s", "t"))
+    apart = numbers(timed(EIGHT, pairing=one), timed(EIGHT, pairing=other))["round_ms"]
+    together = numbers(timed(EIGHT, pairing=one), timed(EIGHT, pairing=one))["round_ms"]
+    assert apart.notes == ("least possible p with 8 and 8 repeats: 0.00016",)
+    assert together.notes[0].startswith("8 pairs")
+
+
+def test_the_error_is_shared_out_among_what_is_judged_and_nothing_else() -> None:
+    """Four against four reach 95 % of one quantity, not 97.5 % of each of two; what cannot be judged takes no share."""
+
+    def several(*names: str, unfit: str = "") -> ScopeEvidence:
+        made = [replace(samples("n", EIGHT[:4], unfit=("profiled",) if n == unfit else ()), name=n) for n in names]
+        return scope(case("n"), tokens=(tokens("n"),), samples=tuple(made))
+
+    assert numbers(several("a"), several("a"))["a"].interval is not None
+    both = numbers(several("a", "b"), several("a", "b"))
+    assert {row.outcome for name, row in both.items() if name != "greedy"} == {MetricOutcome.UNDECIDED}
+    assert "2 quantities are judged together, each at 97.50%" in both["a"].notes
+    assert numbers(several("a", "b"), several("a", "b", unfit="b"))["a"].interval is not None
+    assert numbers(several("a"), several("a", "b"))["a"].interval is not None
+
+
 def test_exact_numbers_are_compared_where_times_are_not() -> None:
     other = {**MACHINE, "cpu.model": "Other"}
     assert numbers(with_metric(1), with_metric(2), other)["count"].outcome is MetricOutcome.WORSE
@@ -251,6 +323,8 @@ def test_nothing_is_compared_across_devices() -> None:
     other = {**MACHINE, "device_key": "sm70-v100sxm2-32g-x1"}
     base = scope(case("gone"), case("n", S.FAILED), metrics=(metric("n", 1),))
     head = scope(case("n"), case("bad", S.FAILED), metrics=(metric("n", 2),))
+    lacking = compare(evidence(base), evidence(scope(case("n")), facts=other), POLICY)
+    assert lacking.metrics == ()
     compared = compare(evidence(base), evidence(head, facts=other), POLICY)
     assert {row.node: row.outcome for row in compared.cases} == {"n": CaseOutcome.NEW, "bad": CaseOutcome.BROKEN}
     assert compared.metrics[0].outcome is MetricOutcome.INCOMPARABLE

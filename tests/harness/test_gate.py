@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.compare import compare
-from harness.gate import decide, decide_run
+from harness.gate import decide, decide_run, regressed
 from harness.model import CaseStatus, Evidence, Origin, OriginKind, ScopeEvidence, ScopeSummary
 from harness.verdict import Comparison, ExitCode, GateDecision, Policy
 from tests.harness.build import MACHINE, case, evidence, metric, samples, scope, tokens
@@ -89,6 +89,31 @@ def test_other_devices_and_missing_baselines() -> None:
     assert verdict(head(case("a", S.FAILED), samples=()), None).code is ExitCode.REGRESSION
 
 
+def test_another_device_in_one_scope_alone_is_no_small_thing() -> None:
+    own = {**MACHINE, "device_key": "sm70-v100-x1"}
+    base = evidence(scope(case("a")), scope(case("b"), name="latency"), label="base")
+    mixed = evidence(scope(case("a")), scope(case("b"), name="latency", environment=own))
+    decision = decide(compare(base, mixed, Policy()), Policy())
+    assert decision.code is ExitCode.NOTHING_COMPARABLE
+    assert decision.reasons[0].startswith("scope latency: nothing is comparable: device_key is cpu-x86-64 at base")
+
+
+def test_a_scope_without_a_case_is_no_evidence() -> None:
+    """However it came about: pytest's own word for it, "collected no case", is a problem of the scope beside this."""
+    for nothing in (scope(), scope(case("a", S.NOT_RUN, "deselected on the command line"))):
+        decision = verdict(nothing, None)
+        assert (decision.code, decision.reasons[0]) == (ExitCode.EVIDENCE_BROKEN, "scope kernels: no case ran")
+
+
+@pytest.mark.parametrize("before", [None, *S])
+@pytest.mark.parametrize("now", S)
+def test_a_row_is_a_regression_exactly_where_the_gate_calls_it_one(before: CaseStatus | None, now: CaseStatus) -> None:
+    """What nights confirm and a report lists as regressed is what the exit code is about."""
+    base = evidence(scope(case("other"), *([case("n", before)] if before else [])), label="base")
+    compared = compare(base, evidence(scope(case("other"), case("n", now))), Policy())
+    assert any(map(regressed, compared.cases)) == (decide(compared, Policy()).code is ExitCode.REGRESSION)
+
+
 def test_a_new_scope_is_said_and_passes() -> None:
     new = scope(case("x"), name="routing")
     decision = decide(compare(BASE, evidence(new), Policy()), Policy())
@@ -136,6 +161,7 @@ def summary(**fields: object) -> ScopeSummary:
         (summary(), ExitCode.OK),
         (summary(counts={"passed": 1, "failed": 2}, exit_code=1), ExitCode.REGRESSION),
         (summary(counts={"crashed": 1}, exit_code=-11, problem="died"), ExitCode.REGRESSION),
+        *((summary(counts={"passed": 1, kind: 1}), ExitCode.REGRESSION) for kind in ("failed", "error", "crashed")),
         (summary(counts={}, exit_code=5, problem="no case"), ExitCode.EVIDENCE_BROKEN),
         (summary(exit_code=1), ExitCode.REGRESSION),
         (summary(origin=Origin(OriginKind.NOT_RUN, "why"), counts={}, exit_code=None), ExitCode.OK),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import pytest
 
@@ -16,6 +17,7 @@ from harness.pairs import (
     later_over_earlier,
     log_ratios,
     matched_log_ratio,
+    outliers,
     steadiness,
 )
 
@@ -49,10 +51,22 @@ def test_the_control_is_neighbours_of_one_build() -> None:
     assert control_spread([], 3) == control_spread([0.1], 0) == 0.0
 
 
+@pytest.mark.parametrize("pairs", [1, 9, 24])
+def test_the_control_s_spread_is_the_standard_error_of_a_median(pairs: int) -> None:
+    """Of pairs that are normal with 1 %: sigma times sqrt(pi / 2 / n), by the quantiles of that law themselves."""
+    normal = [NormalDist(0, 0.01).inv_cdf((place + 0.5) / 2001) for place in range(2001)]
+    error = 0.01 * math.sqrt(math.pi / 2 / pairs)
+    assert math.log1p(control_spread(normal, pairs)) == pytest.approx(error, rel=1e-3)
+    # Of two the smaller counts, whatever the sign.
+    assert control_spread([-0.5, 0.01], pairs) == control_spread([0.01], pairs) == control_spread([-0.01], pairs)
+
+
 def test_a_session_that_ran_controls_is_held_to_them() -> None:
     base, head = side([1.0], [2.0]), side([10.0], [11.0])
     told = replace(head, pairing=replace(PAIRING, control=(0.01, -0.02)))
     assert control_log_ratios(base, told) == [0.01, -0.02]
+    # Turns that ran no control pair yet have none: neighbours minutes apart say nothing about them.
+    assert control_log_ratios(base, replace(head, pairing=replace(PAIRING, control=()))) == []
     assert later_over_earlier(side([1.0, 2.0]), side([1.1, 2.2])) == pytest.approx(math.log(1.1))
     assert later_over_earlier(side([1.0, 2.0]), side([1.1])) == pytest.approx(math.log(1.1 / 1.5))
 
@@ -67,6 +81,14 @@ def test_a_verdict_points_at_outliers_and_keeps_them() -> None:
     assert judged.interval.high == pytest.approx(1.4)
 
 
+def test_far_is_five_deviations_from_the_median() -> None:
+    """Of -2, -1, 0, 1, 2 and one more, in units of their median deviation."""
+    steady = [-2.0, -1.0, 0.0, 1.0, 2.0, 0.0, 1.0, -1.0]
+    assert outliers([*steady, 4.9]) == []
+    assert outliers([*steady, 5.1]) == outliers([*steady, -5.1]) == [9]
+    assert outliers(steady[:3]) == []
+
+
 def test_before_the_first_look_there_is_no_interval() -> None:
     judged = judge_pairs(side([1.0], [1.0]), side([2.0], [2.0]), 0.05, 24)
     assert judged.interval is None
@@ -78,6 +100,8 @@ def test_drift_is_said_only_where_both_sides_moved() -> None:
     steady = side([1.0], [1.0], [1.0], [1.0])
     assert drift(warming) == pytest.approx(1 / 1.2)
     assert drift(side([1.0])) == 1.0
-    assert steadiness(warming, steady) == ()
+    assert steadiness(warming, steady) == steadiness(steady, warming) == ()
+    cooling = side([1.0], [1.0], [1.2], [1.2])
+    assert steadiness(cooling, steady) == steadiness(warming, cooling) == ()
     (said,) = steadiness(warming, warming)
     assert "base -16.7 %, head -16.7 %" in said

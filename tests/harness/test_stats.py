@@ -53,6 +53,44 @@ def test_ordered_interval_covers_at_its_level() -> None:
     assert hits / trials >= level - 4 * math.sqrt(level * (1 - level) / trials)
 
 
+@pytest.mark.parametrize(("base_n", "head_n"), [(4, 4), (5, 7), (8, 8), (12, 9)])
+def test_the_ends_are_where_the_rank_test_stops_rejecting(base_n: int, head_n: int) -> None:
+    """A factor lies in the interval exactly if head divided by it differs from base at no smaller level, says scipy."""
+    rng = random.Random(base_n)
+    base = [rng.lognormvariate(0, 0.1) for _ in range(base_n)]
+    head = [1.2 * rng.lognormvariate(0, 0.1) for _ in range(head_n)]
+    interval = stats.ordered_interval(base, head, 0.95)
+    assert interval is not None
+    assert interval.level >= 0.95
+    for end, outwards in ((interval.low, 1 / 1.000001), (interval.high, 1.000001)):
+        beyond, within = (
+            float(scipy_stats.mannwhitneyu(base, [value / factor for value in head], method="exact").pvalue)
+            for factor in (end * outwards, end / outwards)
+        )
+        assert beyond == pytest.approx(1 - interval.level)
+        assert within > 0.05
+
+
+def test_the_bootstrap_is_of_medians_at_its_level() -> None:
+    """Head over a constant: its median's law is counted exactly, P(median <= j-th of n) = P(Bin(n, j / n) > n / 2)."""
+    n, level = 401, 0.95
+    head = [1.0 + place / n for place in range(n)]
+    interval = stats.bootstrap_interval([1.0] * n, head, level)
+    below = [float(scipy_stats.binom.sf(n // 2, n, (place + 1) / n)) for place in range(n)]
+    ends = [next(place for place in range(n) if below[place] >= p) for p in ((1 - level) / 2, (1 + level) / 2)]
+    # 10,000 draws place a tail of 2.5 % within 0.16 % (one sigma), about a quarter of a place here.
+    assert interval.low == pytest.approx(head[ends[0]], abs=1.5 / n)
+    assert interval.high == pytest.approx(head[ends[1]], abs=1.5 / n)
+
+
+def test_few_repeats_on_one_side_are_counted_not_bootstrapped() -> None:
+    many, few = [1.0 + i / 100 for i in range(25)], [1.0, 1.1, 1.2, 1.3]
+    for base, head in ((many, few), (few, many)):
+        interval = stats.ratio_interval(base, head, 0.95)
+        assert interval is not None
+        assert interval.method.endswith("exact")
+
+
 def test_many_repeats_are_bootstrapped_the_same_each_time() -> None:
     rng = random.Random(1)
     base = [rng.gauss(10, 0.2) for _ in range(30)]
@@ -88,6 +126,9 @@ def test_interval_moves_with_the_unit(base: list[float], head: list[float], fact
         (0.99, 1.05, Better.LOWER, MetricOutcome.UNDECIDED),
         (1.02, 1.05, Better.LOWER, MetricOutcome.UNDECIDED),
         (1.0301, 1.05, Better.LOWER, MetricOutcome.WORSE),
+        # The margin is a factor both ways: 1 / 1.03 is 0.9709.
+        (0.95, 0.9705, Better.LOWER, MetricOutcome.BETTER),
+        (0.9705, 1.0, Better.LOWER, MetricOutcome.UNDECIDED),
     ],
 )
 def test_three_way_decision(low: float, high: float, better: Better, outcome: MetricOutcome) -> None:
@@ -98,3 +139,6 @@ def test_repeats_to_decide() -> None:
     assert stats.repeats_to_decide(Interval(0.97, 1.05, 0.95, ""), 0.03, 4) > 4
     on_the_edge = Interval(1.03 / 1.02, 1.03 * 1.02, 0.95, "")
     assert stats.repeats_to_decide(on_the_edge, 0.03, 4) == 0
+    # Half width 0.057, 0.03 from the edge: 1.9 times as narrow takes 3.61 times as many.
+    interval = Interval(math.exp(-0.057), math.exp(0.057), 0.95, "")
+    assert stats.repeats_to_decide(interval, math.expm1(0.03), 4) == 15
