@@ -21,6 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from native.built import DEFAULT_OUT, LIBRARY_NAME, RECORD_NAME, SCHEMA, read_record
 from native.device_images import NVRTC_OPTIONS, PTXAS_OPTIONS, DeviceImage, build_images
 from native.files import replace_file, sha256, write_if_changed
 from native.host_library import build_host, compile_flags, embedding_source, inspect_library
@@ -35,11 +36,7 @@ from native.toolchain import (
     tool_version,
 )
 
-SCHEMA = 1
 NATIVE_DIR = Path(__file__).resolve().parent
-DEFAULT_OUT = NATIVE_DIR.parent / "artifacts" / "native"
-LIBRARY_NAME = "libsm70.so"
-RECORD_NAME = "build.json"
 SOURCE_PATTERNS = (
     "CMakeLists.txt",
     "exports.map",
@@ -94,15 +91,6 @@ def build(
                 return record
             _require_room(out_dir)
             return _build(out_dir, inputs, compiler, packages, jobs, say)
-
-
-def read_record(out_dir: Path = DEFAULT_OUT) -> dict[str, Any] | None:
-    """The build record in `out_dir`, or None when there is none of this schema."""
-    try:
-        record = json.loads((out_dir / RECORD_NAME).read_text())
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
-        return None
-    return record if isinstance(record, dict) and record.get("schema") == SCHEMA else None
 
 
 def source_files() -> tuple[Path, ...]:

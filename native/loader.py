@@ -8,8 +8,10 @@ import hashlib
 import os
 from pathlib import Path
 
+from native.built import DEFAULT_OUT, LIBRARY_NAME
+
 LIBRARY_VARIABLE = "SM70_NATIVE_LIBRARY"
-DEFAULT_LIBRARY = Path(__file__).resolve().parent.parent / "artifacts" / "native" / "libsm70.so"
+DEFAULT_LIBRARY = DEFAULT_OUT / LIBRARY_NAME
 
 
 class NativeLibraryError(RuntimeError):

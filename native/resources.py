@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from native.build import DEFAULT_OUT, read_record
+from native.built import DEFAULT_OUT, read_record
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from native.built import DEFAULT_OUT, read_record
+
 PACKAGED = "backends/nvidia/bin/nvdisasm"
 _KERNEL = re.compile(r"^\.text\.(?P<name>\w+):")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(?P<op>[A-Z][\w.]*)")
@@ -93,8 +95,6 @@ def as_table(mixes: Mapping[str, Mapping[str, int]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the table; exit status 2 where nothing can be disassembled, 1 where a kernel needs a newer card."""
-    from native.build import DEFAULT_OUT, read_record  # which records what this module finds
-
     parser = argparse.ArgumentParser(prog="python -m native.sass", description=__doc__)
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help="a build (default: %(default)s)")
     folder = parser.parse_args(argv).out

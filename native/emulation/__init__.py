@@ -12,7 +12,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from native.build import DEFAULT_OUT, NATIVE_DIR
+from native.build import NATIVE_DIR
+from native.built import DEFAULT_OUT
 from native.files import replace_file
 from native.toolchain import BuildError, find_compiler
 

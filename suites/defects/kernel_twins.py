@@ -232,7 +232,7 @@ DEFECTS = (
         "kernels-outgrows-an-sm",
         "a kernel asks for more shared memory than a block of a V100 has",
         "kernels",
-        "native.build",
+        "native.built",
         "read_record",
         _kernel_outgrows_an_sm,
         ("suites/kernels/test_build.py::test_resources_fit_a_v100",),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from native import build, kernel_floors, loader
+from native import build, built, kernel_floors, loader
 from suites.oracles import sm70
 from suites.recording import Record
 
@@ -19,8 +19,8 @@ ELF_FLAGS_OFFSET = 0x30  # e_flags of a 64-bit ELF header
 def build_record(native_library: str) -> dict[str, Any]:
     """The record beside the loaded library."""
     folder = loader.library_path().parent
-    record = build.read_record(folder)
-    assert record is not None, f"{folder} has no {build.RECORD_NAME}: rebuild: python -m native.build"
+    record = built.read_record(folder)
+    assert record is not None, f"{folder} has no {built.RECORD_NAME}: rebuild: python -m native.build"
     return record
 
 

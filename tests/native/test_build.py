@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from native import build, files, loader
+from native import build, built, files, loader
 from native.toolchain import BuildError, CudaPackages, find_compiler, find_cuda_packages
 
 NO_COMPILER = "no C\\+\\+17 compiler: looked for CXX, c\\+\\+ .*g\\+\\+ .*clang\\+\\+ .*; install g\\+\\+ or set CXX"
@@ -31,7 +31,7 @@ def test_device_images_are_built_embedded_and_recorded(native_tree: Path, tmp_pa
         pytest.skip("the CUDA packages are not installed")
     said: list[str] = []
     record = build.build(tmp_path / "out", progress=said.append)
-    library = tmp_path / "out" / build.LIBRARY_NAME
+    library = tmp_path / "out" / built.LIBRARY_NAME
     assert record["library_sha256"] == files.sha256(library)
     assert record["source_digest"] == build.source_digest()
     assert [image["name"] for image in record["device_images"]] == ["rms_norm"]
@@ -62,7 +62,7 @@ def test_without_the_packages_the_host_library_is_built(native_tree: Path, tmp_p
     assert record["device_images"] == f"not built ({no_packages})"
     assert record["kernels"] == []
     assert f"device images: not built ({no_packages})" in said
-    assert (tmp_path / build.LIBRARY_NAME).is_file()
+    assert (tmp_path / built.LIBRARY_NAME).is_file()
 
 
 def test_a_changed_source_is_rebuilt(native_tree: Path, tmp_path: Path, no_packages: str) -> None:
@@ -76,7 +76,7 @@ def test_a_changed_source_is_rebuilt(native_tree: Path, tmp_path: Path, no_packa
 
 def test_a_damaged_library_is_rebuilt(native_tree: Path, tmp_path: Path, no_packages: str) -> None:
     first = build.build(tmp_path)
-    library = tmp_path / build.LIBRARY_NAME
+    library = tmp_path / built.LIBRARY_NAME
     library.write_bytes(library.read_bytes()[:-1])
     assert build.build(tmp_path)["library_sha256"] == first["library_sha256"] == files.sha256(library)
 
@@ -86,8 +86,8 @@ def test_a_broken_source_keeps_the_library_in_place(native_tree: Path, tmp_path:
     (native_tree / "cpu" / "broken.cpp").write_text("int broken( {\n")
     with pytest.raises(BuildError, match=r"did not compile(?s:.*)broken.cpp"):
         build.build(tmp_path)
-    assert files.sha256(tmp_path / build.LIBRARY_NAME) == first["library_sha256"]
-    assert build.read_record(tmp_path) == first
+    assert files.sha256(tmp_path / built.LIBRARY_NAME) == first["library_sha256"]
+    assert built.read_record(tmp_path) == first
 
 
 def test_an_interruption_keeps_the_library_in_place(
@@ -101,7 +101,7 @@ def test_an_interruption_keeps_the_library_in_place(
     monkeypatch.setattr(build, "inspect_library", interrupt)
     with pytest.raises(KeyboardInterrupt):
         build.build(tmp_path, force=True)
-    assert files.sha256(tmp_path / build.LIBRARY_NAME) == first["library_sha256"]
+    assert files.sha256(tmp_path / built.LIBRARY_NAME) == first["library_sha256"]
     assert not list(tmp_path.glob(".*.tmp"))
 
 
@@ -109,11 +109,11 @@ def test_an_interruption_between_library_and_record_is_noticed(
     native_tree: Path, tmp_path: Path, no_packages: str
 ) -> None:
     build.build(tmp_path)
-    (tmp_path / build.RECORD_NAME).unlink()
+    (tmp_path / built.RECORD_NAME).unlink()
     said: list[str] = []
     build.build(tmp_path, progress=said.append)
     assert said
-    assert build.read_record(tmp_path) is not None
+    assert built.read_record(tmp_path) is not None
 
 
 def test_a_full_disk_is_named_before_the_build(
@@ -133,7 +133,7 @@ def test_a_disk_that_fills_up_is_named(
     monkeypatch.setattr(build, "write_if_changed", full)
     with pytest.raises(BuildError, match="disk full while building in "):
         build.build(tmp_path / "out")
-    assert not (tmp_path / "out" / build.LIBRARY_NAME).exists()
+    assert not (tmp_path / "out" / built.LIBRARY_NAME).exists()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_command_line(native_tree: Path, tmp_path: Path, no_packages: str, capsy
     out = tmp_path / "out"
     assert build.main(["--out", str(out), "--print-record"]) == 0
     printed = capsys.readouterr()
-    assert json.loads(printed.out)["library_sha256"] == files.sha256(out / build.LIBRARY_NAME)
+    assert json.loads(printed.out)["library_sha256"] == files.sha256(out / built.LIBRARY_NAME)
     assert "native: host library: compile and link" in printed.err
     (native_tree / "cpu" / "broken.cpp").write_text("#error planted\n")
     assert build.main(["--out", str(out)]) == 1
@@ -202,10 +202,10 @@ def test_the_built_library_answers_the_loader(
     native_tree: Path, tmp_path: Path, no_packages: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build.build(tmp_path)
-    monkeypatch.setenv(loader.LIBRARY_VARIABLE, str(tmp_path / build.LIBRARY_NAME))
+    monkeypatch.setenv(loader.LIBRARY_VARIABLE, str(tmp_path / built.LIBRARY_NAME))
     loader.library.cache_clear()
     try:
         assert loader.capability("rms_norm_cuda") == 1
-        assert loader.library_sha256() == files.sha256(tmp_path / build.LIBRARY_NAME)
+        assert loader.library_sha256() == files.sha256(tmp_path / built.LIBRARY_NAME)
     finally:
         loader.library.cache_clear()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from native import floors, resources
-from native.build import RECORD_NAME, SCHEMA
+from native.built import RECORD_NAME, SCHEMA
 from suites.oracles import sm70
 
 
