@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         "verify": lambda chosen: evidence.verify_command(chosen, print),
         "compare": lambda chosen: evidence.compare_command(chosen, print),
         "accept": lambda chosen: evidence.accept_command(chosen, print),
-        "report": lambda chosen: evidence.report_command(chosen, print),
+        "report": lambda chosen: evidence.report_command(chosen, print, say),
         "history": lambda chosen: _over_many(history.history_command, chosen),
         "nightly": lambda chosen: _over_many(nightly.nightly_command, chosen),
         "merge": lambda chosen: evidence.merge_command(chosen, print),

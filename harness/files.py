@@ -15,11 +15,20 @@ from typing import Any
 from harness.errors import file_error
 
 CHUNK = 1 << 20
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def utc_now() -> str:
     """The time now as ``2026-01-31T12:00:00Z``."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.now(UTC).strftime(_UTC)
+
+
+def is_utc(text: str) -> bool:
+    """Whether ``text`` is a time as ``utc_now`` writes it."""
+    try:
+        return datetime.strptime(text, _UTC).strftime(_UTC) == text
+    except ValueError:
+        return False
 
 
 def sha256_file(path: Path) -> str:

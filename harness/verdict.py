@@ -192,6 +192,10 @@ class Policy:
     level: float = 0.95
     assume_comparable: bool = False
 
+    def __post_init__(self) -> None:
+        if not (0 < self.margin_floor < 1 and 0 < self.level < 1):
+            raise IllegalRecord(f"policy: margin {self.margin_floor} and level {self.level} are not between 0 and 1")
+
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:

@@ -27,6 +27,11 @@ _RESULTS = {ExitCode.OK: "PASSED", ExitCode.REGRESSION: "FAILED", ExitCode.EVIDE
 
 def statement(bundle: Bundle) -> dict[str, Any]:
     """The in-toto statement that a bundle amounts to; the same bundle gives the same statement."""
+    if bundle.notes:
+        raise EvidenceError(
+            f"{bundle.about.name} cannot be attested: {bundle.notes[0]}",
+            "judge it anew: harness compare baselines BUNDLE",
+        )
     passed, warned, failed = _sorted_out(bundle.verdict.comparison.cases)
     return {
         "_type": STATEMENT,

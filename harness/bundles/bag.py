@@ -20,7 +20,8 @@ from harness.errors import EvidenceError, UsageError, file_error
 from harness.files import CHUNK, write_new
 
 DECLARATION = b"BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n"
-TAG_FILES = ("bag-info.txt", "bagit.txt", "manifest-sha256.txt")
+MANIFEST = "manifest-sha256.txt"
+TAG_FILES = ("bag-info.txt", "bagit.txt", MANIFEST)
 TAG_MANIFEST = "tagmanifest-sha256.txt"
 MEMBER_LIMIT = 1 << 30
 TOTAL_LIMIT = 4 << 30
@@ -53,7 +54,7 @@ def finish(folder: Path, info: Mapping[str, str]) -> str:
     write_new(folder / "bagit.txt", DECLARATION)
     write_new(folder / "bag-info.txt", _info_bytes({**info, "Payload-Oxum": oxum}))
     manifest = "".join(f"{member.sha256}  {member.path}\n" for member in members).encode()
-    write_new(folder / "manifest-sha256.txt", manifest)
+    write_new(folder / MANIFEST, manifest)
     tags = "".join(f"{_sha256(folder / name)}  {name}\n" for name in TAG_FILES).encode()
     write_new(folder / TAG_MANIFEST, tags)
     return hashlib.sha256(manifest).hexdigest()
@@ -122,11 +123,11 @@ def _check(folder: Path) -> Bag:
     declaration = _small(folder / "bagit.txt")
     if declaration != DECLARATION:
         raise _broken(folder, [f"bagit.txt is not that of BagIt 1.0 in UTF-8: {declaration[:80]!r}"])
-    tags = _manifest(folder / TAG_MANIFEST, problems)
+    tags = read_manifest(_small(folder / TAG_MANIFEST), TAG_MANIFEST, problems)
     problems += [f"{TAG_MANIFEST} does not list {name}" for name in TAG_FILES if name not in tags]
     problems += [f"{TAG_MANIFEST} lists {name}, which is no tag file" for name in tags if name not in TAG_FILES]
     problems += [f"{name} was changed" for name in TAG_FILES if name in tags and _sha256(folder / name) != tags[name]]
-    stated = _manifest(folder / "manifest-sha256.txt", problems)
+    stated = read_manifest(_small(folder / MANIFEST), MANIFEST, problems)
     payload = {path for path in found if path.startswith("data/")}
     problems += [f"{path} is missing" for path in stated if path not in payload]
     problems += [f"{path} is extra" for path in sorted(payload) if path not in stated]
@@ -141,7 +142,7 @@ def _check(folder: Path) -> Bag:
         problems.append(f"Payload-Oxum is {info.get('Payload-Oxum')}, the payload has {oxum}")
     if problems:
         raise _broken(folder, problems)
-    return Bag(folder, members, _sha256(folder / "manifest-sha256.txt"), info)
+    return Bag(folder, members, _sha256(folder / MANIFEST), info)
 
 
 def _broken(folder: Path, problems: list[str]) -> EvidenceError:
@@ -207,21 +208,22 @@ def unsafe_path(path: str) -> str:
     return ""
 
 
-def _manifest(path: Path, problems: list[str]) -> dict[str, str]:
+def read_manifest(content: bytes, name: str, problems: list[str]) -> dict[str, str]:
+    """SHA-256 by path, out of a manifest called ``name``; what is wrong with a line is added to ``problems``."""
     table: dict[str, str] = {}
     try:
-        lines = _small(path).decode().removesuffix("\n").split("\n")
+        lines = content.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError:
-        problems.append(f"{path.name} is not UTF-8")
+        problems.append(f"{name} is not UTF-8")
         return table
     for number, line in enumerate(lines, 1):
         match = _LINE.fullmatch(line)
         if match is None:
-            problems.append(f"{path.name}, line {number}: not a SHA-256 and a path: {line[:80]!r}")
+            problems.append(f"{name}, line {number}: not a SHA-256 and a path: {line[:80]!r}")
         elif reason := unsafe_path(match[2]):
-            problems.append(f"{path.name}, line {number}: {match[2][:80]!r} {reason}")
+            problems.append(f"{name}, line {number}: {match[2][:80]!r} {reason}")
         elif match[2] in table:
-            problems.append(f"{path.name}, line {number}: {match[2]} is listed twice")
+            problems.append(f"{name}, line {number}: {match[2]} is listed twice")
         else:
             table[match[2]] = match[1]
     return table

@@ -19,18 +19,22 @@ import msgspec
 
 from harness import __version__
 from harness.bundles import bag
-from harness.bundles.claims import scope_claims
+from harness.bundles.claims import not_claimed, scope_claims
 from harness.codec import decode, encode
 from harness.compare import JUDGE, compare
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import CARRIED_MANIFEST, SHARDS, read_scope
-from harness.files import json_bytes, sync_folder, write_new, writing
+from harness.files import is_utc, json_bytes, sync_folder, write_new, writing
 from harness.first_difference import first_difference
 from harness.gate import decide
 from harness.model import Evidence, Origin, OriginKind, ScopeEvidence
+from harness.report.markdown import OVERFLOW_NAME
 from harness.verdict import Comparison, GateDecision, Policy, Quarantine
 
 SCHEMA = 1
+REPORT_PARTS = ("report.md", OVERFLOW_NAME, "report.html")
+PLOTS = "plots/"
+OTHER_PARTS = ("bundle.json", "environment.json", "base.json", "comparison.json")
 _FORGED = (
     "it was altered, or sealed by other rules: `python -m harness compare baselines BUNDLE` judges its records anew"
 )
@@ -186,9 +190,17 @@ def _open(path: Path) -> tuple[bag.Bag, About, Evidence]:
     about = decode(checked.read("bundle.json"), About, f"{path}/data/bundle.json")
     if about.schema != SCHEMA:
         raise EvidenceError(f"{path}: bundle schema {about.schema}, this harness reads {SCHEMA}")
+    if bag.unsafe_path(about.name) or "/" in about.name:
+        raise EvidenceError(f"{path}/data/bundle.json: {about.name!r} is no name of a bundle")
+    if not is_utc(about.created):
+        raise EvidenceError(f"{path}/data/bundle.json: {about.created!r} is no time as in 2026-01-31T12:00:00Z")
     if not about.not_claimed:
         raise EvidenceError(f"{path}/data/bundle.json: says nothing about what it does not claim")
-    return checked, about, _evidence(checked, about)
+    evidence = _evidence(checked, about)
+    unsaid = [line for line in not_claimed(evidence, ()) if line not in about.not_claimed]
+    if unsaid:
+        raise EvidenceError(f"{path}/data/bundle.json: does not say that it does not claim this: {unsaid[0]}")
+    return checked, about, evidence
 
 
 def _evidence(checked: bag.Bag, about: About) -> Evidence:
@@ -216,13 +228,16 @@ def _evidence(checked: bag.Bag, about: About) -> Evidence:
         scopes.append(scope)
     if all(scope.environment for scope in scopes):
         raise EvidenceError(f"{path}: environment.json is that of none of its scopes")
-    listed = {f"data/scopes/{scope.scope}/" for scope in scopes}
-    for member in checked.members:
-        if member.startswith("data/scopes/") and not any(member.startswith(prefix) for prefix in listed):
-            raise EvidenceError(f"{path}: {member} belongs to no scope that bundle.json claims")
+    homes = tuple(f"scopes/{scope.scope}/" for scope in scopes)
+    for member in (name.removeprefix("data/") for name in checked.members):
+        if member.startswith("scopes/") and not member.startswith(homes):
+            raise EvidenceError(f"{path}/data/{member}: belongs to no scope that bundle.json claims")
+        if not member.startswith((PLOTS, "scopes/")) and member not in (*REPORT_PARTS, *OTHER_PARTS):
+            raise EvidenceError(f"{path}/data/{member}: is nothing that a bundle holds")
     for key, value in (
         ("device_key", about.device_key),
         ("git.commit", about.commit),
+        ("git.dirty_digest", about.dirty_digest),
         ("native.sha256", about.native_sha256),
     ):
         if facts.get(key, "") != value:
@@ -258,8 +273,10 @@ def _check_part(checked: bag.Bag, scope: str, home: str, digest: str) -> None:
         raise EvidenceError(
             f"{checked.folder}: scope {scope} is not from bundle {digest}: the manifest it brings is another's"
         )
-    lines = (line.split("  ", 1) for line in manifest.decode().splitlines())
-    stated = {path: sha for sha, path in lines}
+    problems: list[str] = []
+    stated = bag.read_manifest(manifest, f"{home}{CARRIED_MANIFEST}", problems)
+    if problems:
+        raise EvidenceError(f"{checked.folder}: {problems[0]}")
     theirs = {path: sha for path, sha in stated.items() if path.startswith(prefix)}
     here = f"data/{home}"
     members = {path: member.sha256 for path, member in checked.members.items() if path.startswith(here)}
@@ -295,6 +312,12 @@ def find_parent(path: Path, digest: str) -> Path | None:
         if sibling != path and manifest.is_file() and hashlib.sha256(manifest.read_bytes()).hexdigest() == digest:
             return sibling
     return None
+
+
+def report_of(checked: bag.Bag) -> dict[str, bytes]:
+    """Every form of the report that a bundle holds, by path."""
+    paths = [name.removeprefix("data/") for name in checked.members]
+    return {path: checked.read(path) for path in paths if path in REPORT_PARTS or path.startswith(PLOTS)}
 
 
 def scope_of(bundle: Bundle, name: str) -> ScopeEvidence:

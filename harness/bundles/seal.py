@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness import report
-from harness.bundles.bundle import Bundle, Verdict, about_of, copy_scope, finish, put, put_common, unfinished
+from harness.bundles.bundle import PLOTS, Bundle, Verdict, about_of, copy_scope, finish, put, put_common, unfinished
 from harness.bundles.carry import Carried, carried_scope, copy_carried
 from harness.collect import collect, describe, scope_folders
 from harness.compare import JUDGE, compare
@@ -114,18 +114,25 @@ def _seal(fresh: Evidence, folders: dict[str, Path], run: str, request: SealRequ
 
 def _put_reports(folder: Path, document: Document) -> tuple[str, ...]:
     """Write every form of the report; without matplotlib there are no plots, and the bundle says so."""
-    not_written: tuple[str, ...] = ()
-    try:
-        plots = report.draw_plots(document)
-    except ImportError as error:
-        plots, not_written = {}, (f"plots: {error}",)
-    for name, content in plots.items():
-        put(folder, f"plots/{name}", content)
-    put(folder, "report.md", report.render_markdown(document).encode())
-    if (overflow := report.markdown_overflow(document)) is not None:
-        put(folder, OVERFLOW_NAME, overflow.encode())
-    put(folder, "report.html", report.render_html(document, plots).encode())
+    parts, not_written = report_parts(document)
+    for path, content in parts.items():
+        put(folder, path, content)
     return not_written
+
+
+def report_parts(document: Document, *, drawn: bool = True) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Every form of the report by its path in a bundle, and what could not be made; ``drawn``: with plots."""
+    not_made: tuple[str, ...] = ()
+    try:
+        plots = report.draw_plots(document) if drawn else {}
+    except ImportError as error:
+        plots, not_made = {}, (f"plots: {error}",)
+    parts = {f"{PLOTS}{name}": content for name, content in plots.items()}
+    parts["report.md"] = report.render_markdown(document).encode()
+    if (overflow := report.markdown_overflow(document)) is not None:
+        parts[OVERFLOW_NAME] = overflow.encode()
+    parts["report.html"] = report.render_html(document, plots).encode()
+    return parts, not_made
 
 
 def _by_scope(carried: Sequence[Carried], fresh: Evidence) -> list[list[Carried]]:

@@ -134,14 +134,21 @@ def verify_command(options: argparse.Namespace, show: Show) -> int:
 
 
 def _report_notes(bundle: Bundle) -> list[str]:
-    """The report's words are laid out again; other words are no proof of anything, but worth a second look."""
-    from harness.report import build_document, render_markdown
+    """The report is laid out again; other words or pictures prove nothing, but are worth a second look."""
+    from harness.bundles.bundle import report_of
+    from harness.bundles.seal import report_parts
+    from harness.report import build_document
 
-    verdict, head = bundle.verdict, replace(bundle.evidence, digest="")
-    again = render_markdown(build_document(verdict.comparison, verdict.decision, head, bundle.base))
-    if bundle.bag.has("report.md") and bundle.bag.read("report.md") == again.encode():
-        return []
-    return ["report.md is not what this harness writes from the contents: worded by another version, or edited"]
+    verdict, there = bundle.verdict, report_of(bundle.bag)
+    document = build_document(verdict.comparison, verdict.decision, replace(bundle.evidence, digest=""), bundle.base)
+    again, not_made = report_parts(document, drawn=not bundle.about.not_written)
+    if not_made:
+        there = {path: content for path, content in there.items() if path.endswith(".md")}
+        again = {path: content for path, content in again.items() if path.endswith(".md")}
+    other = sorted(path for path in {*again, *there} if again.get(path) != there.get(path))
+    said = "worded or drawn by another version, or edited"
+    notes = [f"{path} is not what this harness writes from the contents: {said}" for path in other]
+    return notes + [f"report.html was not laid out again: {reason}" for reason in not_made]
 
 
 def compare_command(options: argparse.Namespace, show: Show) -> int:
@@ -167,12 +174,14 @@ def compare_command(options: argparse.Namespace, show: Show) -> int:
     return decision.code
 
 
-def report_command(options: argparse.Namespace, show: Show) -> int:
+def report_command(options: argparse.Namespace, show: Show, say: Show) -> int:
     """``harness report``."""
     from harness.bundles.bundle import open_bundle
 
     with output(options.output, show) as write:
         bundle = open_bundle(options.bundle)
+        for note in bundle.notes:
+            say(f"note: {note}")
         verdict = bundle.verdict
         write(rendered(options.format, verdict.comparison, verdict.decision, bundle.evidence, bundle.base))
     return ExitCode.OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -86,7 +87,15 @@ def test_a_sealed_bundle_is_whole(sealed: Path) -> None:
         (change_json("bundle.json", lambda b: b["scopes"][0].update(argv=["pytest"])), "claims green argv otherwise"),
         (change_json("bundle.json", lambda b: b["scopes"].pop()), "belongs to no scope"),
         (change_json("bundle.json", lambda b: b.update(not_claimed=[])), "does not claim"),
+        (
+            change_json("bundle.json", lambda b: b.update(not_claimed=["much"])),
+            "does not claim this: scope green: 1 case",
+        ),
         (change_json("bundle.json", lambda b: b.update(commit="0" * 40)), "claims git.commit"),
+        (change_json("bundle.json", lambda b: b.update(dirty_digest="0" * 64)), "claims git.dirty_digest"),
+        (change_json("bundle.json", lambda b: b.update(created="yesterday")), "'yesterday' is no time as in"),
+        (change_json("bundle.json", lambda b: b.update(name="a/../../b")), "is no name of a bundle"),
+        (lambda folder: (folder / "data/also.html").write_text("x"), "data/also.html: is nothing that a bundle holds"),
         (change_json("bundle.json", lambda b: b.update(schema=2)), "bundle schema 2"),
         (change_json("bundle.json", lambda b: b.update(extra=1)), "unknown field `extra`"),
         (change_json("bundle.json", lambda b: b["scopes"][0].update(scope="../../../etc")), "is no scope name"),
@@ -97,6 +106,7 @@ def test_a_sealed_bundle_is_whole(sealed: Path) -> None:
         (change_json("comparison.json", lambda c: c["decision"].update(reasons=["all is well"])), "the verdict in"),
         (change_json("comparison.json", lambda c: c["comparison"]["cases"].pop()), "::test_decode] is absent, and {"),
         (change_json("comparison.json", lambda c: c["policy"].update(margin_floor="x")), "Expected `float`"),
+        (change_json("comparison.json", lambda c: c["policy"].update(margin_floor=50.0)), "not between 0 and 1"),
         (change_json("environment.json", lambda e: e.update({"cpu.model": "Other"})), "that of none of its scopes"),
     ],
 )
@@ -113,6 +123,27 @@ def test_rules_of_another_harness_are_noted(bundle: Path) -> None:
     reseal(bundle)
     said = f"judged by rules 0, this harness has {JUDGE}: the comparison was not made again"
     assert open_bundle(bundle).notes == (said,)
+    attested = call_here(bundle.parent, "attest", str(bundle))  # nobody signs a verdict that was not made again
+    assert attested.code == 3
+    assert said in attested.err
+    shown = call_here(bundle.parent, "report", str(bundle))
+    assert shown.code == 0
+    assert said in shown.err
+
+
+def carried_from_a_forged_manifest(folder: Path, content: bytes) -> None:
+    """Scope green is said to be carried from a bundle whose manifest is ``content``; its digest is right."""
+    (folder / "data/scopes/green/carried-manifest-sha256.txt").write_bytes(content)
+    origin = {"kind": "carried", "detail": hashlib.sha256(content).hexdigest()}
+    change_json("bundle.json", lambda b: b["scopes"][0].update(origin=origin))(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\n", b"one\n", b"a" * 64 + b"  data/../../etc/passwd\n"])
+def test_a_carried_manifest_that_is_none(bundle: Path, content: bytes) -> None:
+    carried_from_a_forged_manifest(bundle, content)
+    reseal(bundle)
+    with pytest.raises(EvidenceError, match=r"carried-manifest-sha256\.txt"):
+        open_bundle(bundle)
 
 
 def test_sealed_again_never(sealed: Path) -> None:
@@ -127,12 +158,13 @@ def test_no_secret_of_the_environment_is_in_it(sealed: Path) -> None:
     assert not [path for path in members if SECRET.encode() in path.read_bytes()]
 
 
-def test_an_edited_report_is_noted(bundle: Path) -> None:
-    (bundle / "data" / "report.md").write_text("# All is well\n")
+@pytest.mark.parametrize("part", ["report.md", "report.html", "plots/metrics.svg"])
+def test_an_edited_report_is_noted(bundle: Path, part: str) -> None:
+    (bundle / "data" / part).write_text("# All is well\n")
     reseal(bundle)
     done = call_here(bundle.parent, "verify", str(bundle))
     assert done.code == 0
-    assert "note    report.md is not what this harness writes from the contents" in done.out
+    assert f"note    {part} is not what this harness writes from the contents" in done.out
 
 
 @pytest.mark.parametrize("number", [0, 3, 9])
