@@ -158,6 +158,8 @@ NEVER = CaseResult("a", CaseStatus.NOT_RUN, None, "collected, never run: the pro
         (case("a"), case("a"), CaseStatus.PASSED),
         (case("a"), case("a", CaseStatus.CRASHED), CaseStatus.FLAKY),
         (case("a", CaseStatus.FAILED), case("a", CaseStatus.ERROR), CaseStatus.ERROR),
+        *((case("a"), case("a", less), less) for less in (CaseStatus.XFAILED, CaseStatus.UNKNOWN, CaseStatus.FLAKY)),
+        (case("a", CaseStatus.XFAILED), case("a", CaseStatus.CRASHED), CaseStatus.CRASHED),
         (case("a", CaseStatus.SKIPPED), case("a"), CaseStatus.PASSED),
         (case("a", CaseStatus.SKIPPED), case("a", CaseStatus.FAILED), CaseStatus.FAILED),
         (case("a", CaseStatus.SKIPPED), case("a", CaseStatus.SKIPPED), CaseStatus.SKIPPED),
