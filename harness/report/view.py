@@ -111,8 +111,10 @@ def _sentence(
         absent = f"{visible(base.label)} has none of these scopes" if base else "There is no base to compare with yet"
         return f"{absent}: {size} are new, and none is called unchanged."
     if decision.code is ExitCode.OK:
+        idle = sum(row.head is CaseStatus.NOT_RUN for row in comparison.cases)
+        unrun = f" {count(idle, 'case')} did not run." if idle else ""
         rest = f" {count(doubt, 'metric')} could not be compared or decided." if doubt else ""
-        return f"{size} {against}: none broken, missing or worse.{rest}"
+        return f"{size} {against}: none broken, missing or worse.{unrun}{rest}"
     if decision.code is ExitCode.REGRESSION:
         return f"{tally(changed.regressed)}, {against}." if changed.regressed else f"{against.capitalize()}: {first}."
     if decision.code is ExitCode.NOTHING_COMPARABLE:
