@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, median, median_low
 
 from harness.model import Samples
-from harness.sequential import Look, interval_at, plan, planned_looks
+from harness.sequential import interval_at, plan, planned_looks
 from harness.verdict import Interval
 
 OUTLIER_MADS = 5.0
@@ -29,7 +29,6 @@ class Judged:
 
     ratio: float
     interval: Interval | None
-    look: Look | None
     pairs: int
     notes: tuple[str, ...]
 
@@ -43,7 +42,7 @@ def judge_pairs(base: Samples, head: Samples, alpha: float, most_pairs: int) -> 
     if matched(base, head):
         whole = math.exp(median(whole_log_ratios(base, head)))
         notes.append(f"rounds are matched one by one; by the sum of all rounds the ratio is {whole:.4f}")
-    return Judged(math.exp(median(logs)), interval, reached, len(logs), tuple(notes))
+    return Judged(math.exp(median(logs)), interval, len(logs), tuple(notes))
 
 
 def matched(base: Samples, head: Samples) -> bool:

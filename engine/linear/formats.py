@@ -27,7 +27,6 @@ class Format:
     groups: tuple[int, ...]
     tile_k: int
     packed: bool
-    bits_per_weight: float
 
     def __post_init__(self) -> None:
         if not self.groups or any(group < 0 for group in self.groups):
@@ -37,13 +36,13 @@ class Format:
 FORMATS: dict[str, Format] = {
     row.name: row
     for row in (
-        Format("fp32", groups=(0,), tile_k=1, packed=False, bits_per_weight=32.0),
-        Format("fp16", groups=(0,), tile_k=16, packed=False, bits_per_weight=16.0),
-        Format("fp16_head", groups=(0,), tile_k=16, packed=True, bits_per_weight=16.0),
-        Format("awq_int4", groups=(32, 64, 128), tile_k=16, packed=True, bits_per_weight=4.25),
-        Format("gguf_q4_1", groups=(32,), tile_k=32, packed=True, bits_per_weight=5.0),
-        Format("gguf_q8_0", groups=(32,), tile_k=32, packed=True, bits_per_weight=8.5),
-        Format("nvfp4", groups=(16,), tile_k=16, packed=True, bits_per_weight=4.5),
+        Format("fp32", groups=(0,), tile_k=1, packed=False),
+        Format("fp16", groups=(0,), tile_k=16, packed=False),
+        Format("fp16_head", groups=(0,), tile_k=16, packed=True),
+        Format("awq_int4", groups=(32, 64, 128), tile_k=16, packed=True),
+        Format("gguf_q4_1", groups=(32,), tile_k=32, packed=True),
+        Format("gguf_q8_0", groups=(32,), tile_k=32, packed=True),
+        Format("nvfp4", groups=(16,), tile_k=16, packed=True),
     )
 }
 

@@ -144,16 +144,8 @@ def shifted_taps(folder: Path, draft: Path | None = None) -> Path:
 
 def held_out_prompts() -> list[str]:
     """The prompts that choices were made on: questions about held-out topics, and editing tasks."""
-    return _prompts(prompts.Topics.DEV)
-
-
-def blind_prompts() -> list[str]:
-    """Prompts about topics that no choice has seen."""
-    return _prompts(prompts.Topics.BLIND)
-
-
-def _prompts(which: prompts.Topics) -> list[str]:
-    found = json.loads((quasar_tiny_path().parent / prompts.FILES[which]).read_text(encoding="utf-8"))
+    file = quasar_tiny_path().parent / prompts.FILES[prompts.Topics.DEV]
+    found = json.loads(file.read_text(encoding="utf-8"))
     return [*found["questions"], *found["edits"]]
 
 

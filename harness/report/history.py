@@ -41,7 +41,7 @@ def build_history_document(history: History) -> Document:
     streaks = [(series, series.streak) for series in history.series if series.streak]
     sections = (
         _changed(history, steps),
-        _latest(history, streaks),
+        _latest(streaks),
         _series_section(history),
         _bundles(history),
         _limits(history),
@@ -163,7 +163,7 @@ def _step_line(history: History, series: Series, step: Step) -> Line:
     return Line(step.outcome.value, _name(series), METRIC_TONE[step.outcome], detail)
 
 
-def _latest(history: History, streaks: list[tuple[Series, Streak]]) -> Section:
+def _latest(streaks: list[tuple[Series, Streak]]) -> Section:
     def cells(entry: tuple[Series, Streak]) -> tuple[Cell, ...]:
         series, streak = entry
         return (

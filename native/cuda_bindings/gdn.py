@@ -18,7 +18,6 @@ from native.cuda_bindings import check, faults, launch
 
 TAPS = 4
 CHUNK = 64
-KEPT = 64  # gdn_conv keeps states of the last so many tokens of a sequence
 MAX_KEY_DIM = 128
 
 

@@ -32,7 +32,6 @@ class Arithmetic:
 
 
 FP32 = Arithmetic("fp32", accumulate=2.0**-24, store=0.0, floor=2.0**-149)
-FP32_STORED_FP16 = Arithmetic("fp32 stored as fp16", accumulate=2.0**-24, store=2.0**-11, floor=2.0**-25)
 # The tensor cores of SM70 align and truncate, so one addition may lose a whole unit in the last place, not half of one.
 MMA_STORED_FP16 = Arithmetic("m8n8k4 fp32 stored as fp16", accumulate=2.0**-23, store=2.0**-11, floor=2.0**-25)
 

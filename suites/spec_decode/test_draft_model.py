@@ -80,7 +80,7 @@ class OneRound:
     laws: list[dict[int, float]]
 
 
-def rounds_of(llm: LLM, tape: Tape) -> list[OneRound]:
+def rounds_of(tape: Tape) -> list[OneRound]:
     """The tape of one request, round by round."""
     found: list[OneRound] = []
     text = list(tape.rounds[0].run.request.prompt_token_ids) + list(tape.rounds[0].committed.token_ids)
@@ -141,7 +141,7 @@ def run(
     with recorded(llm, monkeypatch) as tape:
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=3, stop_token_ids=())
         llm.generate(prompt, params)
-    return llm, rounds_of(llm, tape)
+    return llm, rounds_of(tape)
 
 
 @pytest.mark.parametrize("name", [*DRAFTS, *CONFIGS])

@@ -48,7 +48,6 @@ class Poisoner:
 
     llm: LLM
     live: dict[int, SequenceState] = field(default_factory=dict)
-    poisoned_rows: int = 0
     rejected: int = 0
 
     def round(self, seen: Round) -> None:
@@ -70,7 +69,6 @@ class Poisoner:
     def poison(self) -> None:
         """NaN into all that is not committed."""
         free = ~self.committed_rows()
-        self.poisoned_rows += int(free.sum())
         for cache in self.caches():
             by_row(cache, KEYS)[free] = 0.0
             by_row(cache, VALUES)[free] = NAN

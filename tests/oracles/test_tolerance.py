@@ -105,7 +105,7 @@ def test_silu_lets_a_lost_sigmoid_be_zero_and_nothing_else() -> None:
 
 def test_fp16_storage_widens_to_half_an_ulp() -> None:
     value = np.array([1.0])
-    assert tolerance.rms_norm(value, 16, tolerance.FP32_STORED_FP16).limit[0] == pytest.approx(2.0**-11, rel=0.01)
+    assert tolerance.rms_norm(value, 16, tolerance.MMA_STORED_FP16).limit[0] == pytest.approx(2.0**-11, rel=0.01)
 
 
 def test_cast_adds_one_rounding() -> None:
