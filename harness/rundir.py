@@ -119,6 +119,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file; ``EvidenceError`` names the file."""
     try:
         value = json.loads(path.read_bytes(), object_pairs_hook=_said_once, parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is text that nothing can write again
     except OSError as error:
         raise file_error(error, path, "read") from error
     except (ValueError, RecursionError) as error:

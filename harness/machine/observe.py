@@ -65,7 +65,7 @@ def machine_notes(folder: Path, timed: bool) -> list[str]:
     notes = []
     if not (folder / LEASE_FILE).exists():
         notes.append("its times were taken without a lease: nothing kept others off the machine")
-    elif read_json(folder / LEASE_FILE).get("foreign", "none").startswith("not known"):
+    elif str(read_json(folder / LEASE_FILE).get("foreign", "none")).startswith("not known"):
         notes.append("other processes on its GPUs could not be seen")
     path = folder / TELEMETRY_FILE
     samples = read_samples(path) if path.exists() else []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import select
 import subprocess
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.errors import EvidenceError
 from harness.machine.cpu_counters import CpuReader, CpuSample
 from harness.machine.gpu_counters import GpuReader, GpuSample
 
@@ -89,16 +91,32 @@ def sample_until_closed(path: Path, watch: int, gpus: Sequence[str], interval_s:
 
 
 def read_samples(path: Path) -> list[Sample]:
-    """The lines of a telemetry file; a last line that was cut by a crash is left out."""
+    """The lines of a telemetry file; a last line that was cut by a crash is left out. Raises ``EvidenceError``."""
     samples = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            value: dict[str, Any] = json.loads(line)
-        except ValueError:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
             break
-        cards = tuple(GpuSample(**{**card, "throttle": tuple(card["throttle"])}) for card in value["gpus"])
-        samples.append(Sample(float(value["at"]), CpuSample(**value["cpu"]), cards, int(value["schema"])))
+        try:
+            samples.append(_sample(value))
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise EvidenceError(f"{path}, line {number}: no look at the machine: {error}") from error
     return samples
+
+
+def _sample(value: dict[str, Any]) -> Sample:
+    """A line as a record; a figure is a finite number or not told."""
+    cards = [dict(card) for card in value["gpus"]]
+    told = [value["at"], *dict(value["cpu"]).values()]
+    for card in cards:
+        told += [figure for name, figure in card.items() if name not in ("uuid", "throttle")]
+        card["uuid"], card["throttle"] = str(card["uuid"]), tuple(map(str, card["throttle"]))
+    for figure in told:
+        if figure is not None and not (isinstance(figure, (int, float)) and math.isfinite(figure)):
+            raise ValueError(f"{figure!r} is no figure")
+    gpus = tuple(GpuSample(**card) for card in cards)
+    return Sample(float(value["at"]), CpuSample(**value["cpu"]), gpus, int(value["schema"]))
 
 
 def between(samples: Sequence[Sample], start: float, end: float) -> list[Sample]:

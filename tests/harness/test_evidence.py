@@ -183,6 +183,7 @@ def test_one_file_that_was_edited(tmp_path: Path, record: dict[str, Any], gone: 
         ('{"schema": 1, "schema": 1}', "the key 'schema' is there twice"),
         ('{"schema": NaN}', "NaN is no number that JSON has"),
         ("[" * 100_000, "not valid JSON"),
+        ('{"schema": "\\ud800"}', "surrogates not allowed"),
     ],
 )
 def test_json_that_readers_take_in_different_ways(tmp_path: Path, text: str, says: str) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from harness.errors import EvidenceError
 from harness.machine.cpu_counters import CpuReader, CpuSample
 from harness.machine.gpu_counters import GpuReader, GpuSample, throttle_names
 from harness.machine.telemetry import Sample, between, read_samples, sample_until_closed, sampling
@@ -153,6 +156,33 @@ def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
     whole = read_samples(path)
     path.write_text(path.read_text()[:-20])
     assert read_samples(path) == whole[:-1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[]",
+        "{}",
+        '{"at": 1e400}',
+        '{"at": "x"}',
+        '{"others": "0.1"}',
+        '{"others": Infinity}',
+        '{"cpu": [1]}',
+        '{"odd": 1}',
+    ],
+)
+def test_a_line_that_no_sampler_wrote(tree: Tree, tmp_path: Path, line: str) -> None:
+    """Whole JSON of another shape is no cut line: it is refused by its number."""
+    path = tmp_path / "telemetry.jsonl"
+    sound = asdict(Sample(1.0, tree.reader().read()))
+    value = json.loads(line)
+    for name in value if isinstance(value, dict) and value else ():
+        inner = sound["cpu"] if name in ("others", "odd") else sound
+        inner[name] = value[name]
+        value = sound
+    path.write_text(f"{json.dumps(asdict(Sample(0.5, tree.reader().read())))}\n{json.dumps(value)}\n")
+    with pytest.raises(EvidenceError, match="line 2: no look at the machine"):
+        read_samples(path)
 
 
 def test_the_sampler_dies_with_its_parent(tmp_path: Path) -> None:
