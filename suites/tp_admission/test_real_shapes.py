@@ -21,7 +21,7 @@ GDN_IN = next(projection for projection in reference_projections() if projection
 HEADS = ((16, 128), (16, 128), (48, 128), (48, 128), (48, 1), (48, 1))  # q k v z b a
 ROWS = 8
 K = 5120
-# The seed's bounds: a W4A16 product against the exact one, and what its misaligned scales did at least.
+# The published bounds: a W4A16 product against the exact one, and what its misaligned scales did at least.
 CLOSE, BROKEN = 5e-4, 0.1
 
 
@@ -79,7 +79,7 @@ def test_padded_shard_is_the_exact_product(
 
 
 def test_scales_aligned_to_16_are_caught(layer: dict[int, Nvfp4Weights], record: Record) -> None:
-    """The same measure on what the seed's kernel read. 4120 becomes 4128, a multiple of 32: TP4 hid it."""
+    """The same measure on what the published kernel read. 4120 becomes 4128, a multiple of 32: TP4 hid it."""
     record.group("real shapes")
     narrow = _weights(layer, 2).rows(np.array(rows_of_rank(HEADS, 4, 0)))
     assert np.array_equal(narrow.misread(alignment=16).scales, narrow.scales)

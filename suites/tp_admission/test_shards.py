@@ -58,7 +58,7 @@ def test_group_interleaved_layout_is_contiguous(tp: int, rank: int, record: Reco
 
 @pytest.mark.parametrize("tp", [2, 4])
 def test_contiguous_piece_of_concatenated_sections_is_wrong(tp: int, record: Record) -> None:
-    """The seed's reference split q|k|v as one block; rank 0 then holds all of q and part of k."""
+    """The published reference split q|k|v as one block; rank 0 then holds all of q and part of k."""
     record.group("shards")
     widths = (2048, 2048, 6144)
     for rank in range(tp):

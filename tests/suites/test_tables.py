@@ -21,7 +21,7 @@ from suites.tables.published import published
 from suites.tables.table import PUBLISHED, Table
 
 SMALL = Settings(threads=1, max_tokens=24, prompts=2, seeds=4000, repeats=1)
-# The seed's bounds: a W4A16 product against the exact one, and what its misaligned scales did at least.
+# The published bounds: a W4A16 product against the exact one, and what its misaligned scales did at least.
 CLOSE, BROKEN = 5e-4, 0.1
 
 
