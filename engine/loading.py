@@ -29,7 +29,7 @@ from engine.state.pools import CachePools
 from engine.state.prefix import PrefixIndex
 from engine.state.recurrent import RecurrentStates
 
-# Recurrent states that stay behind full blocks of known beginnings, for later requests.
+# Recurrent states that stay after full blocks of known beginnings, for later requests.
 _KEPT_STATES = 32
 
 
@@ -90,7 +90,7 @@ def load_model(config: EngineConfig, group: Group | None = None) -> LoadedModel:
         states, pools = None, CachePools(blocks, prefixes=PrefixIndex(blocks) if config.prefix_reuse else None)
     else:
         kept = _KEPT_STATES if config.prefix_reuse else 0
-        # A sequence holds the state it stands at and, during a round, one behind each row; slot 0 belongs to nobody.
+        # A sequence holds the state it stands at and, during a round, one after each row; slot 0 belongs to nobody.
         slots = BlockPool(config.max_sequences * (limits.round_rows + 1) + kept + 1, 1)
         states = _states(shape.layers.count(LayerKind.GDN), shape.gdn, slots.num_blocks, device)
         pools = CachePools(blocks, slots, PrefixIndex(blocks, slots, kept) if config.prefix_reuse else None)

@@ -1,4 +1,4 @@
-"""One reply on the command line: what a rank does, and the figures that rank 0 prints behind it."""
+"""One reply on the command line: what a rank does, and the figures that rank 0 prints after it."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ class TokenReport:
 class GenerationResult:
     """The record of one request. Times are host seconds of one monotonic clock.
 
-    ``emitted`` has one number a round; prefill and the first token belong to no round. ``acceptance_histogram[n]``
-    counts the rounds in which n drafted tokens became part of the text. ``logprobs`` has one report a token where the
+    ``emitted`` has one number per round; prefill and the first token belong to no round. ``acceptance_histogram[n]``
+    counts the rounds in which n drafted tokens became part of the text. ``logprobs`` has one report per token where the
     request asked for them, otherwise none.
     """
 
@@ -106,7 +106,7 @@ class GenerationResult:
 
     @property
     def emitted_per_round(self) -> float | None:
-        """Mean number of tokens a round; None without a round."""
+        """Mean number of tokens per round; None without a round."""
         return sum(self.emitted) / self.rounds if self.rounds else None
 
     @property
@@ -206,7 +206,7 @@ class Recorder:
         times: StepTimes,
         reports: Sequence[TokenReport] = (),
     ) -> None:
-        """The end of one round. A draft that was accepted behind the reply's last token did not become text."""
+        """The end of one round. A draft that was accepted after the reply's last token did not become text."""
         accepted = min(len(acceptance.accepted), len(committed.token_ids))
         self._entries.append(_Entry(committed, accepted, now, times, tuple(reports)))
 

@@ -1,4 +1,4 @@
-"""Baselines: ``<folder>/<device-key>/<scope>.json``, one case or number a line, sorted, so that a diff reads well.
+"""Baselines: ``<folder>/<device-key>/<scope>.json``, one case or number per line, sorted, so that a diff reads well.
 
 They are written by ``accept`` only, from sealed bundles, with a reason. A row that moved less than its tolerance keeps
 its old value, and a file in which no row changed keeps every byte.
@@ -94,7 +94,7 @@ def as_scope(baseline: BaselineFile) -> ScopeEvidence:
 
 
 def encode_file(baseline: BaselineFile) -> bytes:
-    """A baseline file as text: stable order, one row a line."""
+    """A baseline file as text: stable order, one row per line."""
     parts = [
         f' "schema": {baseline.schema}',
         f' "scope": {json.dumps(baseline.scope)}',

@@ -104,7 +104,7 @@ def _joined(rows: list[Difference], scopes: int) -> Iterable[Difference]:
 def compare_cases(
     base: ScopeEvidence | None, head: ScopeEvidence, quarantine: Mapping[str, Quarantine], alone: str = "new"
 ) -> list[CaseRow]:
-    """One row a case of either side: head's in its order, then those that vanished.
+    """One row per case of either side: head's in its order, then those that vanished.
 
     ``alone`` is what a case without a counterpart is: new, or on a device whose results base cannot be held against.
     """

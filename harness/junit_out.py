@@ -16,7 +16,7 @@ _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def comparison_junit(comparison: Comparison) -> bytes:
-    """One suite a scope; a regression is a failure, what cannot be judged is skipped."""
+    """One suite per scope; a regression is a failure, what cannot be judged is skipped."""
     junit: Any = importlib.import_module("junitparser")
     root = junit.JUnitXml(name=_clean(f"{comparison.base or 'nothing'} against {comparison.head}"))
     for scope in comparison.scopes:

@@ -100,7 +100,7 @@ class TokenControl:
     """What was generated while a time was taken: the proof that two times are about the same work.
 
     ``sha256`` is over the little-endian int32 token ids of all prompts in order; ``prompt_sha256`` of each one.
-    ``finish`` has one reason a prompt (``stop`` or ``length``). ``acceptance_histogram[i]`` counts rounds that
+    ``finish`` has one reason per prompt (``stop`` or ``length``). ``acceptance_histogram[i]`` counts rounds that
     emitted ``i`` tokens.
     """
 
@@ -160,7 +160,7 @@ class Pairing:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Repeats of one noisy quantity; one number a repeat, and the raw rounds beside them.
+    """Repeats of one noisy quantity; one number per repeat, and the raw rounds beside them.
 
     A latency is tied to the tokens it was measured on through ``control``, the ``TokenControl.name`` of the same
     node; ``token_sha256`` repeats that hash so that a baseline line stands alone. ``unfit`` lists what made the run

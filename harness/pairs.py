@@ -52,7 +52,7 @@ def matched(base: Samples, head: Samples) -> bool:
 
 
 def log_ratios(base: Samples, head: Samples) -> list[float]:
-    """Log of head over base, a figure a pair: of matched rounds where there are some, else of the repeats' figures."""
+    """Log of head over base, one figure per pair: from matched rounds where there are any, else from the repeats."""
     if not matched(base, head):
         return whole_log_ratios(base, head)
     return [matched_log_ratio(one, other) for one, other in zip(base.rounds, head.rounds, strict=True)]

@@ -1,7 +1,7 @@
 """The pytest side of the harness: appends lines about the cases as they happen, and judges nothing.
 
 Loaded by name (``-p harness.pytest_plugin``); needs the standard library and pytest. With ``--evidence DIR`` each
-process writes ``DIR/records.jsonl`` (an xdist worker ``DIR/records.gw0.jsonl``), one JSON object a line, flushed line
+process writes ``DIR/records.jsonl`` (an xdist worker ``DIR/records.gw0.jsonl``), one JSON object per line, flushed line
 by line, so that a crash leaves the name of the case that was open. Without it the ``record`` fixture only checks what
 it is given. Suites ask for the ``record`` fixture; they never import this module.
 """
@@ -232,7 +232,7 @@ class Recorder:
         control: str = "",
         rounds: Sequence[Sequence[float]] = (),
     ) -> None:
-        """State the repeats of one noisy quantity, one number a repeat.
+        """State the repeats of one noisy quantity, one number per repeat.
 
         ``control`` names the ``tokens()`` record of the same case that says what was generated meanwhile;
         ``rounds`` are the raw times behind each repeat.

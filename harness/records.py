@@ -195,7 +195,7 @@ def _lines_one_by_one(content: bytes, name: str, records: RecordSet) -> Iterator
         try:
             yield _decoder.decode(piece)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            if piece and number == len(pieces):  # no newline behind it: the writer died here
+            if piece and number == len(pieces):  # no newline after it: the writer died here
                 records.cut = number
                 return
             what = str(error) if piece else "an empty line"
@@ -251,7 +251,7 @@ def _once(table: dict[tuple[str, str], _Value], key: tuple[str, str], value: _Va
 
 
 def to_cases(records: RecordSet) -> tuple[CaseResult, ...]:
-    """One result a case: what ended, what was open when the process died, what was collected and never started."""
+    """One result per case: what ended, what was open when the process died, what was collected and never started."""
     known = (records.collected, records.ended, records.open, records.collect_errors, records.deselected)
     nodes = dict.fromkeys(chain.from_iterable(known))
     return tuple(_case(records, node) for node in nodes)

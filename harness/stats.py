@@ -14,7 +14,7 @@ from itertools import accumulate
 from harness.model import Better
 from harness.verdict import Interval, MetricOutcome
 
-BOOTSTRAP_FROM = 20  # repeats a side; below it a percentile bootstrap is too narrow, and counting is cheap
+BOOTSTRAP_FROM = 20  # repeats per side; below it a percentile bootstrap is too narrow, and counting is cheap
 BOOTSTRAP_DRAWS = 10_000
 BOOTSTRAP_SEED = 70
 NEEDS_N_LIMIT = 1000

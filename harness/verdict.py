@@ -95,7 +95,7 @@ class Interval:
 class MetricRow:
     """One metric, sample set or token control compared.
 
-    ``base`` and ``head`` are the values shown: the median of samples; the tokens emitted a round for a token control,
+    ``base`` and ``head`` are the values shown: the median of samples; the tokens emitted per round for a token control,
     whose hashes stand in ``base_text``/``head_text``. ``notes`` are the doubts that travel with the number (footnotes),
     ``unfit`` what made head's process unfit for timing.
     """

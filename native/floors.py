@@ -139,7 +139,7 @@ def gated_rms_norm(tokens: int, heads: int, head_dim: int) -> Floor:
 
 
 def gdn_gates(tokens: int, heads: int) -> Floor:
-    """Two FP16 inputs a head, two FP32 outputs, and the two weights of each head."""
+    """Two FP16 inputs per head, two FP32 outputs, and the two weights of each head."""
     return Floor("gdn_gates", tokens * heads * (2 * HALF + 2 * FLOAT) + 2 * heads * FLOAT, fp32_ops=20 * tokens * heads)
 
 

@@ -44,7 +44,7 @@ def find_disassembler() -> str | None:
 
 def instruction_mix(listing: str) -> dict[str, dict[str, int]]:
     """Counts by kernel from `nvdisasm -c`: every instruction, matrix products (``HMMA.884``), and loads and stores of
-    global, shared and local memory by bits a thread (``LDG.128``). An unrolled instruction counts as often as it is
+    global, shared and local memory by bits per thread (``LDG.128``). An unrolled instruction counts as often as it is
     written, one in a loop once."""
     mixes: dict[str, Counter[str]] = {}
     current: Counter[str] | None = None
@@ -85,7 +85,7 @@ def disassemble(folder: Path) -> dict[str, dict[str, int]] | str:
 
 
 def as_table(mixes: Mapping[str, Mapping[str, int]]) -> str:
-    """A markdown table: a kernel a line, matrix products and the widths of its global loads and stores."""
+    """A markdown table: one kernel per line, matrix products and the widths of its global loads and stores."""
     columns = ("instructions", "HMMA.884", "LDG.128", "LDG.64", "LDG.32", "LDG.16", "LDG.8", "STG.128", "LDL.32")
     lines = [f"| kernel | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name, mix in sorted(mixes.items()):

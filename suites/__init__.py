@@ -1,1 +1,1 @@
-"""What the harness runs: one folder a scope, oracles that import nothing they judge, planted defects."""
+"""What the harness runs: one folder per scope, oracles that import nothing they judge, planted defects."""

@@ -28,7 +28,7 @@ SECONDS_ALLOWED = 600
 
 @dataclass(frozen=True, slots=True)
 class DriftReport:
-    """How far apart two runs are. ``tv`` is the total variation of the next token's law behind every token."""
+    """How far apart two runs are. ``tv`` is the total variation of the next token's law after every token."""
 
     tokens: tuple[int, ...]
     switch: str

@@ -34,7 +34,7 @@ SWITCHES = ("kv_cache_dtype", "threads", "block_size", "prefill_chunk")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedRun:
-    """What to run: ``tokens`` as given, or a prompt and as many greedy tokens as ``continue_by`` behind it."""
+    """What to run: ``tokens`` as given, or a prompt and as many greedy tokens as ``continue_by`` after it."""
 
     prompt: str
     tokens: tuple[int, ...]
@@ -63,7 +63,7 @@ def config_of(run: ForcedRun, switch: str = "") -> EngineConfig:
 
 
 def force(llm: LLM, tokens: Sequence[int], params: SamplingParams) -> dict[str, npt.NDArray[Any]]:
-    """Every layer's cache rows and states behind ``tokens``, and the law of the next token at each position.
+    """Every layer's cache rows and states after ``tokens``, and the law of the next token at each position.
 
     The law [T, V] is fp64, after temperature and cutoffs, exactly what a token is drawn from.
     """

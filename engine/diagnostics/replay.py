@@ -21,7 +21,7 @@ from engine.state.sequence import SequenceState
 
 @dataclass(frozen=True, slots=True)
 class ReplayRound:
-    """One round: the drafts, how many of them stay, and the token behind those, which is the next anchor."""
+    """One round: the drafts, how many of them stay, and the token after those, which is the next anchor."""
 
     drafts: tuple[int, ...]
     accepted: int
@@ -70,9 +70,9 @@ def random_rounds(seed: int, vocab: int, rounds: int, drafts: int) -> list[Repla
 
 
 def replay(model: LoadedModel, prompt: Sequence[int], first: int, rounds: Sequence[ReplayRound]) -> ReplayReport:
-    """Run ``rounds`` behind ``prompt`` and the anchor ``first``, both ways, comparing after each round.
+    """Run ``rounds`` after ``prompt`` and the anchor ``first``, both ways, comparing after each round.
 
-    Compared are every layer's keys, values and states, and the logits behind the last row that stayed. Raises
+    Compared are every layer's keys, values and states, and the logits after the last row that stayed. Raises
     ``InputError`` when the rounds do not fit into the cache.
     """
     widest = max((len(one.drafts) + 1 for one in rounds), default=1)
@@ -121,7 +121,7 @@ def _prefill(model: LoadedModel, sequence: SequenceState, first: int) -> None:
 
 
 def _row_by_row(model: LoadedModel, sequence: SequenceState, emitted: Sequence[int]) -> torch.Tensor:
-    """Plain decode of tokens that are known; the logits in front of the last one."""
+    """Plain decode of tokens that are known; the logits before the last one."""
     for token in emitted:
         logits = _forward(model, sequence, (), keep=1, emitted=(token,))
     return logits[0]

@@ -230,7 +230,7 @@ def _device(weight: Weight) -> torch.device:
 
 
 def padded_rows(rows: torch.Tensor, physical: int) -> torch.Tensor:
-    """``rows`` [n, ...] with rows of zeros behind them, up to ``physical``."""
+    """``rows`` [n, ...] with rows of zeros after them, up to ``physical``."""
     out = rows.new_zeros(physical, *rows.shape[1:])
     out[: len(rows)] = rows
     return out

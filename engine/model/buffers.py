@@ -34,8 +34,8 @@ class RowInputs:
     block_table: torch.Tensor  # int32 [B, max_blocks]
     seq_lens: torch.Tensor  # int32 [B]
     query_start: torch.Tensor  # int32 [B + 1]
-    initial_slots: torch.Tensor  # int32 [B]: the recurrent state in front of a sequence's rows
-    state_slots: torch.Tensor  # int32 [T]: where the state behind each row goes
+    initial_slots: torch.Tensor  # int32 [B]: the recurrent state before a sequence's rows
+    state_slots: torch.Tensor  # int32 [T]: where the state after each row goes
 
     def first(self, rows: int) -> RowInputs:
         """The same memory, cut to ``rows`` rows; what belongs to sequences stays whole."""

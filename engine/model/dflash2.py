@@ -1,13 +1,13 @@
 """The DFlash2 draft model: one forward over ``[anchor, mask x K]`` drafts a whole block.
 
-The context is what the target said: the residual stream behind some of its layers (the taps), joined by ``fc`` and a
-norm to one feature row a token. Each draft layer makes keys and values of it directly; the context passes no input
+The context is what the target said: the residual stream after some of its layers (the taps), joined by ``fc`` and a
+norm to one feature row per token. Each draft layer makes keys and values of it directly; the context passes no input
 norm, no convolution, no MLP. The block's own rows go through the layers, attend without a causal mask to the context
 and to each other, and a row predicts the token at its *own* position. Their keys and values lie in the cache slots
-behind the context only for the length of the forward: the accepted tokens' context overwrites them.
+after the context only for the length of the forward: the accepted tokens' context overwrites them.
 
-Around each sublayer runs a grouped dynamic convolution over the rows of one block. Both of its sides, in front of the
-sublayer and behind it, take their coefficients from the sublayer's normed input.
+Around each sublayer runs a grouped dynamic convolution over the rows of one block. Both of its sides, before the
+sublayer and after it, take their coefficients from the sublayer's normed input.
 
 A row's bits depend on its own block and context, never on other rows: the native ops promise that, and what is plain
 torch here is single additions and multiplications.
@@ -46,7 +46,7 @@ class ContextRows(TensorRows):
 class BlockOutputs(TensorRows):
     """What the drafted rows of B blocks come to, M = B * K rows."""
 
-    hidden: torch.Tensor  # activations [M, H], behind the final norm
+    hidden: torch.Tensor  # activations [M, H], after the final norm
     logits: torch.Tensor  # float32 [M, V], of the target's head, as it gives them
     gates: torch.Tensor  # activations [M, rank], of the selector
 
@@ -238,7 +238,7 @@ class DFlash2:
         fixed = base[side].view(taps, groups, size)
         out = (fixed[0] + delta[:, :, 0]) * rows
         for tap in range(1, taps):
-            # A row's tap looks back within its block: in front of the anchor there is nothing.
+            # A row's tap looks back within its block: before the anchor there is nothing.
             out[:, tap:].add_((fixed[tap] + delta[:, tap:, tap]) * rows[:, :-tap])
         return out.view(x.shape)
 

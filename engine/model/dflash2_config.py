@@ -36,7 +36,7 @@ In ``dflash_config``:
 ``selector_top_k``                candidates of each drafted position, 1 to 64 and not above ``vocab_size``
 ``input_embedding_scale``         optional factor of the embedded block, default 1
 ``output_multiplier``             optional factor of the candidates' head logits, default 1
-``final_logit_softcapping``       optional c: logits become c tanh(logit / c), behind the multiplier
+``final_logit_softcapping``       optional c: logits become c tanh(logit / c), after the multiplier
 ================================  =====================================================================================
 """
 

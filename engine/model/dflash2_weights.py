@@ -8,16 +8,16 @@
 ``layers.N.self_attn.q_proj.weight``            [heads * D, H]
 ``layers.N.self_attn.k_proj.weight``,           [kv_heads * D, H]: of the block and of the context alike
 ``layers.N.self_attn.v_proj.weight``
-``layers.N.self_attn.q_norm.weight``,           [D], over each head, in front of RoPE
+``layers.N.self_attn.q_norm.weight``,           [D], over each head, before RoPE
 ``layers.N.self_attn.k_norm.weight``
 ``layers.N.self_attn.o_proj.weight``            [H, heads * D]
 ``layers.N.mlp.gate_proj.weight``, ``up_proj``  [I, H]
 ``layers.N.mlp.down_proj.weight``               [H, I]
-``layers.N.attention_conv.base_kernel``,        [2 sides, conv taps, H]: side 0 in front of the sublayer, 1 behind it
+``layers.N.attention_conv.base_kernel``,        [2 sides, conv taps, H]: side 0 before the sublayer, 1 after it
 ``layers.N.mlp_conv.base_kernel``
 ``layers.N.attention_conv.kernel_projection     [2 * conv taps * groups, H]: rows by side, then tap, then group; read
 .weight``, ``layers.N.mlp_conv.…``              from the sublayer's normed input for both sides
-``norm.weight``                                 [H]: in front of the target's head and of the selector
+``norm.weight``                                 [H]: before the target's head and of the selector
 ``candidate_selector.hidden_projection.weight`` [rank, H]
 ``candidate_selector.predecessor_codebook``,    [V, rank]
 ``candidate_selector.successor_codebook``

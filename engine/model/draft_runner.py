@@ -125,7 +125,7 @@ class DraftRunner:
         return build_lattice(self.model, [one.anchor for one in batch], outputs)
 
     def _fill(self, batch: Sequence[DraftBlock]) -> None:
-        """All of the captured batch: what lies behind the sequences of this one must be nobody's."""
+        """All of the captured batch: what lies after the sequences of this one must be nobody's."""
         size, inputs = self.block_size, self._inputs
         tokens, positions, slots = inputs.token_ids.numpy(), inputs.positions.numpy(), inputs.slot_mapping.numpy()
         tables, lengths, starts = inputs.block_table.numpy(), inputs.seq_lens.numpy(), inputs.query_start.numpy()

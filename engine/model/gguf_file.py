@@ -51,7 +51,7 @@ class GgufTensor:
     data: npt.NDArray[np.uint8]
 
     def blocks(self) -> npt.NDArray[np.uint8]:
-        """The quantised blocks, ``[rows, blocks a row, bytes a block]``, of a two-dimensional tensor."""
+        """The quantised blocks, ``[rows, blocks per row, bytes per block]``, of a two-dimensional tensor."""
         block_size, block_bytes = GGML_QUANT_SIZES[self.type]
         rows, columns = self.shape
         return self.data.reshape(rows, columns // block_size, block_bytes)

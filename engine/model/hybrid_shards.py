@@ -100,7 +100,7 @@ class HybridShard:
         cut = CUTS.get(module)
         if cut is None:
             raise ModelFileError(f"tensor {name}: no rule divides it over ranks; allowed: {', '.join(CUTS)}")
-        if cut is Cut.WHOLE or (cut is Cut.COLUMNS and shape[1] == 1):  # one number a row belongs to all its columns
+        if cut is Cut.WHOLE or (cut is Cut.COLUMNS and shape[1] == 1):  # one number per row belongs to all its columns
             return None
         try:
             return self._piece(cut, shape)

@@ -82,7 +82,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HybridLayer:
-    """A token mixer and an MLP, each behind its norm (offset folded in)."""
+    """A token mixer and an MLP, each after its norm (offset folded in)."""
 
     mixer_norm: torch.Tensor
     mixer: GdnWeights | AttentionWeights

@@ -35,7 +35,7 @@ class LlamaReference:
         return self._linear(self._norm(x, "output_norm"), "output")
 
     def greedy(self, token_ids: Sequence[int], count: int) -> tuple[list[int], list[float]]:
-        """``count`` greedy tokens, and the gap between the best two logits behind each: how sure each token is."""
+        """``count`` greedy tokens, and the gap between the best two logits after each: how sure each token is."""
         text, gaps = list(token_ids), []
         for _ in range(count):
             best = self.logits(text)[-1].topk(2)

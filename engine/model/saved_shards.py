@@ -1,4 +1,4 @@
-"""Model folders that are cut for a number of ranks already: one file a rank, and a record of how many there are.
+"""Model folders that are cut for a number of ranks already: one file per rank, and a record of how many there are.
 
 A rank then reads its own file alone. Such a folder fits one number of ranks and says which.
 """

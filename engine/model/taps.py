@@ -1,4 +1,4 @@
-"""Taps: copies of a forward's residual stream behind some of the target's layers, for a draft model to read."""
+"""Taps: copies of a forward's residual stream after some of the target's layers, for a draft model to read."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _USER_DEFINED = 4
 # Ends a text where ``eos`` ends a turn; a model may emit either.
 _END_OF_TEXT = "<|endoftext|>"
 
-# The split in front of the GPT-2 split, of the kind that the model was trained with, by `tokenizer.ggml.pre`.
+# The split before the GPT-2 split, of the kind that the model was trained with, by `tokenizer.ggml.pre`.
 _FIRST_SPLITS: Mapping[str, Callable[[], list[Any]]] = {
     "smollm": lambda: [pre_tokenizers.Digits(individual_digits=True)],
     "gpt-2": list,

@@ -219,7 +219,7 @@ def _across(piece: Piece | None) -> Piece | None:
 
 
 def _piece_of(stored: npt.NDArray[T], piece: Piece | None, block_size: int) -> npt.NDArray[T]:
-    """A rank's piece of a weight [n, k / block_size, ...], zeros (which decode to 0) behind it."""
+    """A rank's piece of a weight [n, k / block_size, ...], zeros (which decode to 0) after it."""
     if piece is None:
         return stored
     unit = block_size if piece.axis else 1

@@ -21,7 +21,7 @@ BRIDGE_PAGE = 784
 """Rows of a half page into which FP8 pages are expanded."""
 
 ROW_TILE = 16
-"""Kernels read keys in tiles of 16 rows, so rows behind the last token are zero up to the next multiple."""
+"""Kernels read keys in tiles of 16 rows, so rows after the last token are zero up to the next multiple."""
 
 DENSE_TILE = 64
 
@@ -227,7 +227,7 @@ def expand_fp8(codes: torch.Tensor, scale: float, dtype: torch.dtype = torch.flo
 
 
 def _expanded(call: AttentionCall, tile: int) -> _Keys:
-    """The FP8 pages of one sequence as halves in order, zero behind the last token up to a multiple of ``tile``."""
+    """The FP8 pages of one sequence as halves in order, zero after the last token up to a multiple of ``tile``."""
     table, length = call.block_table[0], call.lengths[0]
     return _Keys(
         expand_fp8(gather_dense(call.k_cache, table, length, tile=tile), call.k_scale),

@@ -267,7 +267,7 @@ def paged_attention(
     partition: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention over a paged cache: decode (one row a sequence), verification (K + 1 rows) and prefill alike.
+    """Attention over a paged cache: decode (one row per sequence), verification (K + 1 rows) and prefill alike.
 
     The query rows of a sequence are its LAST positions: row i of q_len stands at seq_len - q_len + i. A row that sees
     no key gives zeros. Nothing beyond ``seq_lens`` is read.

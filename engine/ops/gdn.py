@@ -3,7 +3,7 @@
 Faces like those of `engine.ops.functional`, which re-exports them; the plain twins are in `engine.ops.gdn_reference`.
 Activations and the convolution's state are float32 on the CPU and float16 on CUDA; the recurrent state is float32.
 
-State slots, the same for every op: a sequence starts from slot ``initial_slots[b]`` and leaves the state behind its
+State slots, the same for every op: a sequence starts from slot ``initial_slots[b]`` and leaves the state after its
 token t in slot ``slots[t]``, so a speculative round keeps one state for each drafted position and the next round starts
 from the slot of the last accepted one. -1 in ``slots``: not kept. -1 in ``initial_slots``: a padded sequence; no state
 is read or written and its rows of the output are zero. A fresh sequence starts from a slot that holds zeros. No two

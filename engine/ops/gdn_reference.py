@@ -3,7 +3,7 @@
 Each row is computed by itself: torch rounds an element of a long tensor otherwise than the same element of a short one
 (vector lanes against the scalar rest), and a row's bits must not depend on its neighbours.
 
-State slots, the same for every op: a sequence starts from slot ``initial_slots[b]`` and leaves the state behind its
+State slots, the same for every op: a sequence starts from slot ``initial_slots[b]`` and leaves the state after its
 token t in slot ``slots[t]`` (-1: not kept), so a speculative round keeps one state for each drafted position. A fresh
 sequence starts from a slot that holds zeros; -1 in ``initial_slots`` is a padded sequence, whose rows are zero.
 """

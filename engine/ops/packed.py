@@ -1,7 +1,7 @@
 """Quantised weights in the layout the CPU kernels read, and the way back to float32.
 
 Both formats are cut into tiles of 16 output rows x 32 inputs, one tile after another along k, so that a kernel that
-owns 16 rows walks one contiguous stream. Inside a tile the 16 rows are the lanes of a vector: one 32-bit word a row.
+owns 16 rows walks one contiguous stream. Inside a tile the 16 rows are the lanes of a vector: one 32-bit word per row.
 
 Q4_1 tile, 320 bytes: four word rows [4][16] u32, then 16 scales and 16 minima (float16).
     Word w of a row holds k = 8w .. 8w+7; nibble i and nibble i+4 hold k = 8w+2i and 8w+2i+1 (i = 0..3), so one

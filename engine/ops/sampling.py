@@ -98,7 +98,7 @@ def sampling_sample(
     top_p: Tensor | None = None,
     temperature: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`sampling_plan`, then `sampling_draw` by that plan: the plan and one token id a row. The logits are only read.
+    """`sampling_plan`, then `sampling_draw` by that plan: the plan and one token id per row. The logits are only read.
 
     On a GPU one call, and the draw reuses what the plan has seen.
     """
@@ -178,7 +178,7 @@ def sampling_masses(
 def sampling_weigh(
     logits: Tensor, plan: Tensor, token_ids: Tensor, temperature: Tensor | None = None, *, out: Tensor | None = None
 ) -> Tensor:
-    """Weight of one token a row and the row's total: i64 [B, 2]; probability is their quotient.
+    """Weight of one token per row and the row's total: i64 [B, 2]; probability is their quotient.
 
     An id outside the row is a ``ValueError`` on the CPU; a GPU does not wait to look and weighs it nothing.
     """
@@ -196,7 +196,7 @@ def sampling_draw(
     excluded: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """One token id a row, i64 [B], from 64 random bits a row; -1 where there is nothing to draw.
+    """One token id per row, i64 [B], from 64 random bits per row; -1 where there is nothing to draw.
 
     Greedy rows give the lowest id of their maximum. `logits` may be read before or after `sampling_apply`; after it,
     without `temperature`. `excluded` i64 [B] takes one id out of each row first (-1: none).

@@ -248,9 +248,9 @@ def sampling_draw(
     excluded: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """One token a row, i64 [B]: the first id whose cumulative weight exceeds `bits * total / 2**64`.
+    """One token per row, i64 [B]: the first id whose cumulative weight exceeds `bits * total / 2**64`.
 
-    `random_bits` i64 [B] are 64 random bits a row; greedy rows ignore them. `excluded` i64 [B] removes one id a row
+    `random_bits` i64 [B] are 64 random bits per row; greedy rows ignore them. `excluded` i64 [B] removes one id a row
     (-1: none) after the cutoffs, for the residual of a point-mass proposal. A row with nothing to draw gives -1.
     """
     rows = logits.shape[0]

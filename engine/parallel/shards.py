@@ -34,7 +34,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Ranges of one axis of a stored tensor, laid one after the other, and ``zeros`` behind them."""
+    """Ranges of one axis of a stored tensor, laid one after the other, and ``zeros`` after them."""
 
     axis: int
     ranges: tuple[Rows, ...]

@@ -1,4 +1,4 @@
-"""Choosing one token a row: greedy, or drawn with the seeded generator from what the cutoffs keep."""
+"""Choosing one token per row: greedy, or drawn with the seeded generator from what the cutoffs keep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.sampling.random import Purpose, random_bits_tensor
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One token a row, or the reason why there is none.
+    """One token per row, or the reason why there is none.
 
     ``token_ids[i]`` is -1 exactly where ``faults[i]`` says why; a fault of one row says nothing about its neighbours.
     """

@@ -21,7 +21,7 @@ class CachePools:
 
     @property
     def prefill_multiple(self) -> int:
-        """Where chunks of a prompt should end: behind a full block, if the recurrent state there is worth keeping."""
+        """Where chunks of a prompt should end: after a full block, if the recurrent state there is worth keeping."""
         return self.blocks.block_size if self.states is not None and self.prefixes is not None else 1
 
     def sequence(self, prompt_token_ids: Sequence[int]) -> SequenceState:

@@ -1,8 +1,8 @@
 """Which full blocks hold which text, so that a request with a known beginning need not compute it again.
 
-Whole numbers only. Texts are chains: a block is known by the chain in front of it and its own tokens, compared in full,
+Whole numbers only. Texts are chains: a block is known by the chain before it and its own tokens, compared in full,
 so two texts are never taken for one another. Where a model has recurrent layers, a beginning is of use only up to a
-block behind which the recurrent state was kept.
+block after which the recurrent state was kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[int, tuple[int, ...]]  # the link before, the block's tokens
 
 @dataclass(frozen=True, slots=True)
 class KnownPrefix:
-    """The blocks of a beginning that is in the cache, the chain's last link, and the recurrent state behind it."""
+    """The blocks of a beginning that is in the cache, the chain's last link, and the recurrent state after it."""
 
     blocks: tuple[int, ...]
     link: int
@@ -60,10 +60,10 @@ class PrefixIndex:
         return best
 
     def remember(self, link: int, token_ids: Sequence[int], block: int, state_slot: int = NO_SLOT) -> int:
-        """Note that ``block`` holds ``token_ids`` behind the chain that ends at ``link``; returns the new last link.
+        """Note that ``block`` holds ``token_ids`` after the chain that ends at ``link``; returns the new last link.
 
         If another block holds the same text already, that one stays the known one. ``state_slot`` is the recurrent
-        state behind the block, where it was kept.
+        state after the block, where it was kept.
         """
         key = (link, tuple(token_ids))
         known = self._known.get(key)

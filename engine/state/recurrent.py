@@ -1,4 +1,4 @@
-"""The recurrent states of a hybrid model: a row a slot, of all recurrent layers; `engine.state.slots` gives them."""
+"""The recurrent states of a hybrid model: one row per slot and layer; `engine.state.slots` hands the slots out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RecurrentStates:
         self._matrix = torch.zeros(num_layers, num_slots, value_heads, value_dim, key_dim, device=device)
 
     def conv(self, layer: int) -> torch.Tensor:
-        """Windows of one recurrent layer: the rows in front of the next token, oldest first."""
+        """Windows of one recurrent layer: the rows before the next token, oldest first."""
         return self._conv[layer]
 
     def matrix(self, layer: int) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The state of one sequence, and the one transaction that moves it: reserve, then commit.
 
 Whole numbers only. A round reserves K+1 rows (the anchor and K drafts), the model writes them, and ``commit`` keeps the
-first ``rows`` of them; whatever lies behind is handed back, so a rejected token leaves nothing that can be reached.
+first ``rows`` of them; the others are handed back, so a rejected token leaves nothing that can be reached.
 KV blocks and recurrent states move together.
 """
 
@@ -108,10 +108,10 @@ class SequenceState:
         return max(0, self._pool.blocks_for(self.num_computed + rows) - len(self.block_table))
 
     def reserve(self, rows: int, *, all_stay: bool = False) -> Reservation:
-        """Open the transaction: make room for ``rows`` rows behind the committed ones.
+        """Open the transaction: make room for ``rows`` rows after the committed ones.
 
         ``all_stay`` promises that either all rows will be committed or none (a chunk of the prompt): recurrent layers
-        then keep the state behind the last row alone. Raises ``ValueError`` for no rows, ``RuntimeError`` for a second
+        then keep the state after the last row alone. Raises ``ValueError`` for no rows, ``RuntimeError`` for a second
         reservation and ``BlockPoolExhausted`` when a pool cannot serve; the state is then as before.
         """
         if rows < 1:
@@ -137,7 +137,7 @@ class SequenceState:
         """Close the transaction: the first ``rows`` reserved rows stay, ``emitted`` follows the history.
 
         Raises ``RuntimeError`` without a reservation and ``ValueError`` for more rows than it holds, for a row whose
-        token is not in the history (a cache row without its token could never be replayed) and for a row behind which
+        token is not in the history (a cache row without its token could never be replayed) and for a row after which
         no recurrent state was kept; nothing has changed then.
         """
         if self._open is None:

@@ -1,7 +1,7 @@
 """Which recurrent states a sequence holds: whole numbers only.
 
-A slot holds the state behind one token, of every recurrent layer (convolution window and matrix together). Slots are
-written once and then only read: a round writes the state behind each of its rows to a slot of its own, and committing
+A slot holds the state after one token, of every recurrent layer (convolution window and matrix together). Slots are
+written once and then only read: a round writes the state after each of its rows to a slot of its own, and committing
 k rows means to go on from the k-th. Nothing is ever rolled back, because nothing was overwritten.
 """
 
@@ -17,7 +17,7 @@ NO_SLOT = -1  # the state behind this row is not kept
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """Where a forward reads the state in front of its rows, and where it leaves the state behind each of them."""
+    """Where a forward reads the state before its rows, and where it leaves the state after each of them."""
 
     read: int
     write: tuple[int, ...]
@@ -36,13 +36,13 @@ class RecurrentSlots:
         self._open: StateRows | None = None
 
     def reserve(self, rows: int, every_row: bool) -> StateRows:
-        """Slots for the states behind ``rows`` rows: behind every one of them, or behind the last one alone."""
+        """Slots for the states after ``rows`` rows: after every one of them, or after the last one alone."""
         fresh = self._pool.allocate(rows if every_row else 1)
         self._open = StateRows(self.current, (*[NO_SLOT] * (rows - len(fresh)), *fresh))
         return self._open
 
     def commit(self, rows: int) -> None:
-        """Go on from the state behind the ``rows``-th reserved row, which was kept; with 0, from where it stood."""
+        """Go on from the state after the ``rows``-th reserved row, which was kept; with 0, from where it stood."""
         if self._open is None:
             raise RuntimeError("no state is reserved; reserve before commit")
         target = self._open.write[rows - 1] if rows else self.current

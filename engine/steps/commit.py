@@ -10,7 +10,7 @@ from engine.steps.records import Acceptance, Committed, FinishReason
 def commit(sequence: SequenceState, request: Request, acceptance: Acceptance, first_rows: int = 1) -> Committed:
     """Close the sequence's transaction with what was accepted, up to a stop token or the last token allowed.
 
-    ``first_rows`` are the reserved rows in front of the drafts: the anchor, or the chunk that ended the prompt.
+    ``first_rows`` are the reserved rows before the drafts: the anchor, or the chunk that ended the prompt.
     """
     left = request.max_tokens - sequence.num_emitted
     kept = _until_stop(acceptance.emitted[:left], request.stop_token_ids)

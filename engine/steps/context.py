@@ -1,7 +1,7 @@
 """The draft model's context: what the target's layers said of the accepted tokens, as keys and values of the draft.
 
 Which tokens are accepted decides what is *stored*, never what is computed. So the computation may run ahead, right
-after the target's forward and before its rows are judged; behind the commit the accepted rows are stored, the rejected
+after the target's forward and before its rows are judged; after the commit the accepted rows are stored, the rejected
 ones are PAD. In order or ahead, every bit that can be observed is the same.
 """
 

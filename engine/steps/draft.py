@@ -70,7 +70,7 @@ class LookupDrafter:
 
 
 def draft(history: array[int], width: int, lookup: LookupSettings | None) -> Proposal:
-    """Propose up to ``width`` tokens behind ``history`` (which ends with the anchor).
+    """Propose up to ``width`` tokens after ``history`` (which ends with the anchor).
 
     A match is trusted for as many tokens as it is long: a rejected row costs as much as an accepted one. The choice
     uses the history alone, so each looked-up token is a point mass. ``lookup`` None proposes nothing.

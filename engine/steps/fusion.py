@@ -1,7 +1,7 @@
 """Lookup joined with a drafted block: which tokens come from where, and which law each is recorded with.
 
 The rule that keeps the output's law right: the law recorded for position i may depend on the history and on the tokens
-in front of i, never on the token at i or behind it. A weak match is taken *because* the first ``agree`` drafted tokens
+before i, never on the token at i or after it. A weak match is taken *because* the first ``agree`` drafted tokens
 agree with it, so those tokens chose the lookup and keep the laws that they were drawn from; only what follows is a
 point mass. A strong match is taken by the history alone, so all of it is.
 """

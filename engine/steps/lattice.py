@@ -32,12 +32,12 @@ def walk(
 ) -> Proposal | Fault:
     """Draw ``width`` tokens from one block: ids int64 [K, C] and `lattice_masses` [K, C, C].
 
-    The row that a token is drawn from is chosen by the tokens in front of it alone, and it is the law that the proposal
+    The row that a token is drawn from is chosen by the tokens before it alone, and it is the law that the proposal
     records. The token at position p uses the draft noise of p.
     """
     tokens: list[int] = []
     laws: list[TokenLaw] = []
-    realised = 0  # in front of the first position all rows are equal: the anchor chose them
+    realised = 0  # before the first position all rows are equal: the anchor chose them
     for step in range(width):
         ids, weights = candidate_ids[step], masses[step, realised]
         total = weights.sum()

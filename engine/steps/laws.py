@@ -90,7 +90,7 @@ def verification_of(
 ) -> Verification | Fault:
     """The law of each row of one request, logits f32 [rows, V], or why a row has none; other requests are untouched.
 
-    ``history`` is what the request's penalties are about; row i is behind it and the first i of ``drafts``. What the
+    ``history`` is what the request's penalties are about; row i is after it and the first i of ``drafts``. What the
     request's rules change is changed in ``logits``, and the report of log probabilities is of a copy made before. With
     ``form`` sparse, requests and rows that the sparse form does not take have dense laws.
     """

@@ -17,7 +17,7 @@ from engine.steps.records import Fault, Noise, Verification
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefillChunk:
-    """The next ``count`` tokens of one sequence. ``params`` and ``noise`` matter only behind a prompt's last token."""
+    """The next ``count`` tokens of one sequence. ``params`` and ``noise`` matter only after a prompt's last token."""
 
     sequence: SequenceState
     params: SamplingParams

@@ -25,13 +25,13 @@ from engine.steps.laws import LogitsLaw
 from engine.steps.records import DraftLaw, Fault, Noise, PointLaw, TargetLaw, Verification
 
 _NO_TOKEN = -1
-# Columns of what is read, behind the four of the plan.
+# Columns of what is read, after the four of the plan.
 _WEIGHT, _TOTAL, _TARGET, _RECOVERED, _WIDTH = 4, 5, 6, 7, 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """The rows of one request in a round: one behind each of ``drafts`` and one in front of them."""
+    """The rows of one request in a round: one after each of ``drafts`` and one before them."""
 
     first_position: int
     params: SamplingParams
@@ -110,7 +110,7 @@ def ask_ahead(device: ModelDevice, asked: Sequence[Asked | None]) -> ReadAhead |
 
 
 class ReadAhead:
-    """The questions of one round, on the device before the forward runs; `read` has the answers behind it."""
+    """The questions of one round, on the device before the forward runs; `read` gives the answers afterwards."""
 
     def __init__(self, asked: Sequence[Asked], device: torch.device) -> None:
         """Send settings, drafts and random numbers of all rows; waits for nothing."""

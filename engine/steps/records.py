@@ -166,7 +166,7 @@ class Fault:
 class LastToken(StrEnum):
     """Where the last token of a round comes from."""
 
-    BONUS = "bonus"  # every draft was accepted; drawn from the row behind them
+    BONUS = "bonus"  # every draft was accepted; drawn from the row after them
     RECOVERED = "recovered"  # replaces the first rejected draft
 
 

@@ -119,7 +119,7 @@ def _compact_row(
 
 
 def padded(rows: Sequence[CompactRow]) -> torch.Tensor:
-    """The logits of ``rows`` f32 [rows, widest]; behind a row's own there is -inf, which is never drawn."""
+    """The logits of ``rows`` f32 [rows, widest]; after a row's own there is -inf, which is never drawn."""
     logits = np.full((len(rows), max(len(row.logits) for row in rows)), -np.inf, np.float32)
     for place, row in zip(logits, rows, strict=True):
         place[: len(row.logits)] = row.logits

@@ -13,7 +13,7 @@ _OUTSIDE = 2.5  # percent on either side of a 95 % interval
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Speculative rounds over some prompts, prompt by prompt; tokens are those behind the first one of a reply."""
+    """Speculative rounds over some prompts, prompt by prompt; tokens are those after the first one of a reply."""
 
     tokens_of: tuple[int, ...]
     rounds_of: tuple[int, ...]
@@ -59,7 +59,7 @@ class Acceptance:
         return self.emitted_per_round - other.emitted_per_round, *_middle(self._resampled() - other._resampled())
 
     def _resampled(self) -> npt.NDArray[np.float64]:
-        """Emitted a round of each resample; the same resamples for equally many prompts."""
+        """Emitted per round of each resample; the same resamples for equally many prompts."""
         picked = np.random.default_rng(0).integers(self.prompts, size=(_RESAMPLES, self.prompts))
         tokens, rounds = np.array(self.tokens_of), np.array(self.rounds_of)
         ratios: npt.NDArray[np.float64] = tokens[picked].sum(axis=1) / rounds[picked].sum(axis=1)

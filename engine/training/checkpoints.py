@@ -89,7 +89,7 @@ def load_exported(target: Target, folder: Path) -> None:
 
 @torch.no_grad()
 def export_draft(draft: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
-    """The draft's folder: matrices E4M3 with a power of two a row, the rest float16."""
+    """The draft's folder: matrices E4M3 with a power of two per row, the rest float16."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in draft.state_dict().items():

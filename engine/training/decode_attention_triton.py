@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 _TILE = 64
-_SMALLEST_PRODUCT = 16  # rows of a `tl.dot`; those behind the group are nothing
+_SMALLEST_PRODUCT = 16  # rows of a `tl.dot`; those after the group are nothing
 
 
 def decode_attention_triton(

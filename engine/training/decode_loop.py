@@ -1,7 +1,7 @@
 """Draws text from a model for thousands of prompts at once: a finished row takes the next prompt at once.
 
 One step feeds one token to every row, wherever each row stands: a row inside its prompt is fed the prompt's next token,
-a row behind it is fed what was drawn. A step decides nothing on the host, so that on a GPU it is one CUDA graph.
+a row after it is fed what was drawn. A step decides nothing on the host, so that on a GPU it is one CUDA graph.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class RowModel(Protocol):
     """A decoder with a cache row for each of B sequences."""
 
     first_position: int
-    """Where prompts start: behind a beginning that all rows share and that is in the cache already."""
+    """Where prompts start: after a beginning that all rows share and that is in the cache already."""
 
     def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Logits [B, V] behind ``tokens`` int64 [B] at ``positions``; a row at ``first_position`` is fresh."""
+        """Logits [B, V] after ``tokens`` int64 [B] at ``positions``; a row at ``first_position`` is fresh."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The DFlash2 draft as a module with the checkpoint's own parameter names: many blocks of a text at once.
 
 The forward is that of `engine.model.dflash2`. Blocks start at chosen anchors of a text; a block's rows see the context
-in front of its anchor and each other. The candidate lattice is trained over the whole vocabulary with the text's own
+before its anchor and each other. The candidate lattice is trained over the whole vocabulary with the text's own
 predecessors: the engine keeps of the same scores the rows of the best candidates.
 """
 
@@ -174,7 +174,7 @@ class DraftDecoderLayer(nn.Module):
 
 
 class CandidateSelector(nn.Module):
-    """Rank-r scores of a candidate behind its predecessor."""
+    """Rank-r scores of a candidate after its predecessor."""
 
     def __init__(self, config: DFlash2Config) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class CandidateSelector(nn.Module):
         self.successor_codebook = nn.Parameter(torch.randn(shape) * scale)
 
     def forward(self, hidden: torch.Tensor, predecessors: torch.Tensor) -> torch.Tensor:
-        """Scores of every token behind ``predecessors`` int64 [...]; ``hidden`` [..., H] -> [..., V]."""
+        """Scores of every token after ``predecessors`` int64 [...]; ``hidden`` [..., H] -> [..., V]."""
         before = e4m3.as_stored(self.predecessor_codebook)[predecessors]
         gate = self.hidden_projection(hidden) * before.to(hidden.dtype)
         return torch_functional.linear(gate, e4m3.as_stored(self.successor_codebook).to(hidden.dtype))

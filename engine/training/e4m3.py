@@ -1,4 +1,4 @@
-"""Matrices as the draft's checkpoint stores them: E4M3 with a power of two a row."""
+"""Matrices as the draft's checkpoint stores them: E4M3 with a power of two per row."""
 
 from __future__ import annotations
 

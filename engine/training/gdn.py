@@ -1,7 +1,7 @@
 """Gated DeltaNet for training: whole texts, chunk by chunk, every sequence of a batch from a zero state.
 
 The same arithmetic as `engine.ops.gdn_reference.gdn_chunk`, laid out for a batch of equally long sequences and for
-gradients. Lengths are multiples of the chunk; padding stands behind the text, where causality makes it harmless.
+gradients. Lengths are multiples of the chunk; padding stands after the text, where causality makes it harmless.
 """
 
 from __future__ import annotations

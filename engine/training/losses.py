@@ -82,7 +82,7 @@ class Drafted:
     best: torch.Tensor  # int64 [B, N, K]: the target's most likely token
     counted: torch.Tensor  # bool [B, N, K]: positions of answers
     unary: torch.Tensor  # [B, N, K, V]: scores without a predecessor
-    edges: torch.Tensor  # float32 [B, N, K, V]: scores behind the text's own predecessor
+    edges: torch.Tensor  # float32 [B, N, K, V]: scores after the text's own predecessor
     candidates: torch.Tensor  # int64 [B, N, K, C]: what the lattice keeps
 
     def offered(self) -> torch.Tensor:
@@ -124,7 +124,7 @@ def drafted(draft: Draft, target: Target, batch: Batch, anchors: torch.Tensor) -
 def draft_loss(draft: Draft, target: Target) -> Callable[..., torch.Tensor]:
     """A step's loss over a batch's tokens, labels and the first anchor int64 [] (1 to the block's size).
 
-    Cross entropy against the target's law at every drafted position, less the accepted tokens a round: the products of
+    Cross entropy against the target's law at every drafted position, less accepted tokens per round: the products of
     `Drafted.overlap` along a block are its chances of getting that far.
     """
     config = draft.config

@@ -54,7 +54,7 @@ def codec(dtype: torch.dtype) -> Codec:
 
 
 def losses_by_precision(target: Target, batches: list[Batch]) -> dict[str, tuple[float, float]]:
-    """Nats a token as stored, and as trained (see `trained_temperature`); by what keys and values are kept as."""
+    """Nats per token as stored, and as trained (see `trained_temperature`); by what keys and values are kept as."""
     found = {}
     for name, convert in {"float32": None, **{name: codec(dtype) for name, dtype in FP8.items()}}.items():
         for mixer in attention_mixers(target):
@@ -66,7 +66,7 @@ def losses_by_precision(target: Target, batches: list[Batch]) -> dict[str, tuple
 
 
 def _nats(target: Target, batches: list[Batch]) -> tuple[float, float]:
-    """Cross entropy of the stored logits and of those as trained, nats a token."""
+    """Cross entropy of the stored logits and of those as trained, nats per token."""
     sums, count = torch.zeros(2), 0
     trained = trained_temperature(quasar_tiny_path().parent / "journal.jsonl")
     for batch in batches:
@@ -158,7 +158,7 @@ def attention_mixers(target: Target) -> list[AttentionMixer]:
 def acceptance_table(
     which: prompts.Topics, *, max_tokens: int, threads: int | None, model: Path | None = None
 ) -> Iterator[str]:
-    """Emitted a round of the carried pair, or of ``model``/target and ``model``/draft, and with shifted taps."""
+    """Emitted per round of the carried pair, or of ``model``/target and ``model``/draft, and with shifted taps."""
     model = model or quasar_tiny_path().parent
     kinds = prompts.prompt_set(which)
     asked = len(kinds.questions)

@@ -42,7 +42,7 @@ from engine.training.target import Target
 TEACHER_LAW = Law(temperature=0.3)
 OWN_LAW = Law(temperature=1.0, top_k=20, top_p=0.95)
 
-# The most that the stored target's law of use may leave open, nats a token on held-out answers: what a law of more
+# The most that the stored target's law of use may leave open, nats per token on held-out answers: what a law of more
 # leaves open is sharpened until it does not. No acceptance is looked at for it.
 LARGEST_ENTROPY = 0.5
 _TEMPERATURES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)

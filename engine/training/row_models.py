@@ -15,7 +15,7 @@ from engine.training.target import AttentionMixer, GdnMixer, Layer, Target, rota
 
 
 class TeacherRows:
-    """A Llama model out of a GGUF file, dequantised; every row starts behind the same beginning."""
+    """A Llama model out of a GGUF file, dequantised; every row starts after the same beginning."""
 
     def __init__(
         self, file: GgufFile, beginning: list[int], rows: int, length: int, *, device: str, dtype: torch.dtype

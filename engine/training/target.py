@@ -13,7 +13,7 @@ from engine.model.decoder import rope_table
 from engine.model.hybrid_config import HybridConfig, LayerKind
 from engine.training import gdn
 
-# Channels behind the turned ones whose keys are stored this much larger, and queries smaller by as much: the product is
+# Channels after the turned ones whose keys are stored this much larger, and queries smaller by as much: the product is
 # the same, and the KV cache has the outliers that large models grow.
 OUTLIER_CHANNELS = (40, 50)
 OUTLIER_FACTOR = 8.0
@@ -173,7 +173,7 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """A token mixer and an MLP, each behind its norm; named as the checkpoint names them."""
+    """A token mixer and an MLP, each after its norm; named as the checkpoint names them."""
 
     def __init__(self, config: HybridConfig, kind: LayerKind) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class Target(nn.Module):
         self.compute = torch.float32
 
     def forward(self, token_ids: torch.Tensor, taps: Sequence[int] = ()) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Tokens [B, T] -> logits [B, T, V] and the residual stream behind the layers ``taps``, [B, T, H] each."""
+        """Tokens [B, T] -> logits [B, T, V] and the residual stream after the layers ``taps``, [B, T, H] each."""
         x = self.embed_tokens.weight[token_ids].float()
         turn = self.turn[: token_ids.shape[1]]
         kept = []

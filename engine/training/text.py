@@ -80,7 +80,7 @@ def with_edits(conversations: Sequence[Conversation], seed: int) -> list[Convers
 
 
 def write(conversations: Iterable[Conversation], path: Path) -> None:
-    """One JSON list a line, compressed."""
+    """One JSON list per line, compressed."""
     with gzip.open(path, "wt", compresslevel=1, encoding="utf-8") as file:
         for conversation in conversations:
             file.write(json.dumps([conversation.question, conversation.answer], ensure_ascii=False) + "\n")

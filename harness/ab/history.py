@@ -1,4 +1,4 @@
-"""What A/A controls of earlier sessions differed by, machine by machine and arm by arm: one line a session."""
+"""What A/A controls of earlier sessions differed by, machine by machine and arm by arm: one line per session."""
 
 from __future__ import annotations
 

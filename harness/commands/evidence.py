@@ -1,4 +1,4 @@
-"""Commands that judge evidence: ``seal merge verify compare report accept``. Results go to ``show``, a text a call."""
+"""Commands that judge evidence: ``seal merge verify compare report accept``. ``show`` takes each result as one text."""
 
 from __future__ import annotations
 

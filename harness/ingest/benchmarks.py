@@ -34,7 +34,7 @@ def is_vllm_serve(data: dict[str, Any]) -> bool:
 
 
 def vllm_serve(data: dict[str, Any], path: Path, into: Foreign) -> None:
-    """``vllm bench serve``: medians and throughputs, one replicate a file; unfinished requests are a failure."""
+    """``vllm bench serve``: medians and throughputs, one replicate per file; unfinished requests are a failure."""
     node = f"vllm serve::{case_name(path)}"
     done, asked = number(data.get("completed")), number(data.get("num_prompts"))
     if done is None or asked is None:
@@ -194,7 +194,7 @@ def is_nvbench(data: dict[str, Any]) -> bool:
 
 
 def nvbench(data: dict[str, Any], path: Path, into: Foreign) -> None:
-    """NVBench: one state a case, its cold GPU time a replicate; numbers come as typed strings."""
+    """NVBench: one state per case, its cold GPU time a replicate; numbers come as typed strings."""
     devices = {str(device.get("id")): device for device in rows(data.get("devices"))}
     into.fact("gpu.names", ", ".join(text(device.get("name"), "unnamed") for device in devices.values()))
     for bench in rows(data.get("benchmarks")):

@@ -22,7 +22,7 @@ _REPEAT = re.compile(r"(.*?)[-_.]?(?:run|rep|repeat|round|iter)[-_=.]?\d+", re.I
 
 @dataclass
 class Series:
-    """Replicates of one quantity so far, one number a file (or a process), with the rounds behind each."""
+    """Replicates of one quantity so far, one number per file (or a process), with the rounds behind each."""
 
     unit: str
     better: Better

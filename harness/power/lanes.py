@@ -1,4 +1,4 @@
-"""Trials side by side: a thread a lane, each lane on its own cores, one results file."""
+"""Trials side by side: one thread per lane, each lane on its own cores, one results file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Lanes:
 def side_by_side(
     setup: Setup, left: list[tuple[int, int]], lanes: Lanes, results: Path, say: Callable[[str], None]
 ) -> None:
-    """A thread a lane takes the next trial until none is left, the time is over or a worker fails."""
+    """One thread per lane takes the next trial until none is left, the time is over or a worker fails."""
     waiting: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
     for trial in left:
         waiting.put(trial)

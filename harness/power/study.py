@@ -24,7 +24,7 @@ class Result:
     """One trial: what was planted, what each rule said, and the samples it said that of.
 
     ``log_ratios`` are our pairs (log of head over base, matched rounds), ``control`` our pairs of one build; ``base``
-    and ``head`` the milliseconds a round of the same number of processes run one side after the other, on which the
+    and ``head`` the milliseconds per round of the same number of processes run one side after the other, on which the
     other rules are tried.
     """
 

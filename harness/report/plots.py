@@ -105,7 +105,7 @@ def _blank(height: float, panels: int = 1, ratios: list[float] | None = None) ->
 
 
 def _forest(data: Forest) -> Canvas:
-    """A row a quantity: name above on the left, outcome above on the right, interval on its margin below."""
+    """One row per quantity: name above on the left, outcome above on the right, interval on its margin below."""
     rows = data.rows
     canvas, (axis,) = _blank(1.0 + 0.6 * len(rows))
     for place, row in enumerate(rows):
@@ -293,7 +293,7 @@ _LANE_STYLES = ("-", "--", ":", "-.")
 
 
 def _telemetry(data: Telemetry) -> Canvas:
-    """A panel a quantity under one time axis; a line a source, named at its end of the panel's title."""
+    """One panel per quantity under one time axis; one line per source, named at its end of the panel's title."""
     canvas = Canvas(figsize=(_WIDTH, 0.7 + 1.05 * len(data.panels)), layout="constrained")
     canvas.patch.set_alpha(0)
     axes = [row[0] for row in canvas.subplots(len(data.panels), 1, squeeze=False, sharex=True)]

@@ -1,4 +1,4 @@
-"""Many bundles in the order of their time -> a series a metric, with the steps in it. Pure.
+"""Many bundles in the order of their time -> one series per metric, with the steps in it. Pure.
 
 Noisy times step where ``levels.py`` finds that their level does, exact numbers and token hashes wherever they differ.
 Where bundles may not be compared (other machine facts, other tokens) a series breaks: nothing is said across a break.

@@ -1,4 +1,4 @@
-"""A history as a pandas table: a line a point, or a line a series with a column a bundle, both as CSV (RFC 4180).
+"""A history as a CSV table (RFC 4180), by pandas: one line per point, or one line per series and one column per bundle.
 
 Types are stated, never guessed: a digest of digits stays a digest.
 """
@@ -17,7 +17,7 @@ _NUMBERS = {"value": "float64", "low": "float64", "high": "float64", "n": "int64
 
 
 def points(history: History) -> pd.DataFrame:
-    """A row a point in the order of the history: ``COLUMNS``, and ``place``, the point's place among the bundles."""
+    """One row per point in the order of the history: ``COLUMNS``, and ``place``, its index among the bundles."""
     rows = [_row(history, series, at) for series in history.series for at in range(len(series.points))]
     columns = [*COLUMNS, "place"]
     types = {column: _NUMBERS.get(column, "object") for column in columns}
@@ -38,12 +38,12 @@ def _row(history: History, series: Series, at: int) -> tuple[str | float, ...]:
 
 
 def to_csv(history: History) -> str:
-    """One line a point."""
+    """One line per point."""
     return _csv(points(history).drop(columns="place"))
 
 
 def to_wide_csv(history: History) -> str:
-    """One line a series, one column a bundle, oldest first. A point that takes no part in judging leaves a gap."""
+    """One line per series, one column per bundle, oldest first. A point that takes no part in judging leaves a gap."""
     table = points(history)
     judged = table[table["left_out"] == ""]
     wide = judged.pivot(index=list(SERIES), columns="place", values="value")

@@ -1,6 +1,6 @@
 """Where the level of a series of times steps, and how far one night may stray from it. Numbers in, numbers out.
 
-A step is proposed by ruptures (exact segmentation of log values, at least ``MIN_SEGMENT`` values a side, so that one
+A step is proposed by ruptures (exact segmentation of log values, at least ``MIN_SEGMENT`` values per side, so that one
 bad night is no step) and stands only if an exact rank test and the margin agree.
 """
 

@@ -1,6 +1,6 @@
 """Gated DeltaNet: convolution with state, gates, the recurrence token by token or in chunks, gated norm.
 
-State slots, the same for every op: a sequence starts from slot ``initial_slots[b]`` and leaves its state behind token t
+State slots, the same for every op: a sequence starts from slot ``initial_slots[b]`` and leaves its state after token t
 in slot ``slots[t]``. See `engine.ops.gdn`.
 """
 

@@ -102,7 +102,7 @@ def paged_attention(
     partition: int | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention over a paged cache: decode (one row a sequence), verification (K + 1 rows) and prefill alike.
+    """Attention over a paged cache: decode (one row per sequence), verification (K + 1 rows) and prefill alike.
 
     The query rows of a sequence are its LAST positions: row i of q_len stands at seq_len - q_len + i; rows of a padded
     sequence (length 0) and rows that see no key give zeros. Nothing beyond ``seq_lens`` counts. All rows of a GQA group

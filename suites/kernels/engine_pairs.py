@@ -113,7 +113,7 @@ def greedy(llm: LLM, count: int, prompt: tuple[int, ...] = PROMPT) -> tuple[int,
 
 
 def logits_of(llm: LLM, tokens: tuple[int, ...]) -> torch.Tensor:
-    """Logits behind every token of a text from one forward, f32 [T, V] on the host."""
+    """Logits after every token of a text from one forward, f32 [T, V] on the host."""
     from engine.model.runner import SequenceRows
 
     sequence = llm.pools.sequence(tokens)

@@ -26,7 +26,7 @@ def build_record(native_library: str) -> dict[str, Any]:
 
 @pytest.fixture
 def kernels(build_record: dict[str, Any], record: Record) -> list[dict[str, Any]]:
-    """One row a kernel; NOT_RUN where this build has no device images."""
+    """One row per kernel; NOT_RUN where this build has no device images."""
     if not isinstance(build_record["device_images"], list):
         record.not_run(f"no device images in this build: {build_record['device_images']}")
     rows: list[dict[str, Any]] = build_record["kernels"]

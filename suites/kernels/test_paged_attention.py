@@ -144,14 +144,14 @@ def _check(target: Target, shape: Shape, record: Record | None = None, **cache: 
 
 @pytest.mark.parametrize("shape", DECODE, ids=str)
 def test_decode(targets: tuple[Target, ...], record: Record, shape: Shape) -> None:
-    """One query row a sequence; NaN beyond the live length, in unused blocks and in the output."""
+    """One query row per sequence; NaN beyond the live length, in unused blocks and in the output."""
     for target in targets:
         _check(target, shape, record)
 
 
 @pytest.mark.parametrize("shape", VERIFY, ids=str)
 def test_verification(targets: tuple[Target, ...], record: Record, shape: Shape) -> None:
-    """K + 1 rows a sequence, each with its own causal limit."""
+    """K + 1 rows per sequence, each with its own causal limit."""
     for target in targets:
         _check(target, shape, record)
 

@@ -19,7 +19,7 @@ from suites.targets import Target, array, f64
 pytestmark = pytest.mark.group("sm70 attention")
 
 LAUNCHES = 6
-PAGES = (16, 784, 1648, 3296)  # a classic one, and those of hybrid models: one recurrent state a page
+PAGES = (16, 784, 1648, 3296)  # a classic one, and those of hybrid models: one recurrent state per page
 LONG_CONTEXT = 32768
 LONG_LIMIT = 5e-4  # relative L2 over one decoded cache, as published for grouped verification of an E4M3 cache
 
@@ -74,7 +74,7 @@ DECODE = [
     Shape((600,), (1,), heads=(6, 1), head_dim=256, block_size=784),
     Shape((257, 513), (1, 1), heads=(4, 4), block_size=7),
     *(Shape((300,), (1,), head_dim=dim, cache=cache) for dim in (64, 128, 256) for cache in ("e4m3", "e5m2")),
-    Shape((300, 1), (1, 1), heads=(2, 1), head_dim=64, block_size=1),  # a block a key: far more than are at hand
+    Shape((300, 1), (1, 1), heads=(2, 1), head_dim=64, block_size=1),  # one block per key: far more than are at hand
     Shape((2100,), (1,), heads=(2, 1), head_dim=64, block_size=7),
 ]
 VERIFY = [

@@ -19,7 +19,7 @@ from suites.targets import Target, array
 
 pytestmark = pytest.mark.group("sm70 graphs")
 
-BLOCK, TABLE = 16, 300  # tokens a block, blocks a sequence: 4800 tokens of capacity
+BLOCK, TABLE = 16, 300  # tokens per block, blocks per sequence: 4800 tokens of capacity
 LENGTHS = (8, 127, 128, 129, 2049, 4097, 4800, 33)
 
 

@@ -48,7 +48,7 @@ class Ours:
         return {"seconds": result.token_ts[0] - result.arrival_ts, "tokens": result.token_ids}
 
     def verify(self, prompt: list[int], rows: int, passes: int) -> dict[str, Any]:
-        """Seconds of each of ``passes`` verifications of ``rows`` rows behind one context; nothing is committed."""
+        """Seconds of each of ``passes`` verifications of ``rows`` rows after one context; nothing is committed."""
         params = SamplingParams(stop_token_ids=ENDLESS)
         bare = self._bare()
         sequence = SequenceState(prompt, bare.pool)

@@ -1,7 +1,7 @@
 """Repeats are measured once a session and shared by the cases that look at them.
 
 Arms of one model share their processes: each repeat runs all of them, starting with another one each time, so that no
-arm always comes behind the same neighbour.
+arm always comes after the same neighbour.
 """
 
 from __future__ import annotations

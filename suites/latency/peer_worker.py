@@ -52,7 +52,7 @@ class Peer:
         return {"seconds": time.perf_counter() - start, "tokens": [first]}
 
     def verify(self, prompt: list[int], rows: int, passes: int) -> dict[str, Any]:
-        """Seconds of each of ``passes`` forwards of ``rows`` rows, logits for all, behind the same context."""
+        """Seconds of each of ``passes`` forwards of ``rows`` rows, logits for all, after the same context."""
         self._fresh(prompt)
         seconds = []
         for _ in range(passes):

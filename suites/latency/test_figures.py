@@ -11,7 +11,7 @@ from suites.latency.figures import PromptRun
 
 pytestmark = pytest.mark.group("definitions")
 
-# tokens, decode tokens a second, rounds -> milliseconds a round, tokens a round
+# tokens, decode tokens a second, rounds -> milliseconds per round, tokens per round
 PUBLISHED = [
     (248, 154.434, 82, 19.505, 3.024),
     (270, 234.829, 60, 19.092, 4.500),

@@ -72,7 +72,7 @@ def measure(arms: Sequence[Arm], shared: Turns | None = None) -> list[dict[str, 
 
 
 def gap(arm: Arm, prompt: str, emitted: Sequence[int], candidates: Sequence[int]) -> dict[str, float]:
-    """Logits of ``candidates`` behind a prompt and what was ``emitted`` so far: how far apart the two choices lay."""
+    """Logits of ``candidates`` after a prompt and what was ``emitted`` so far: how far apart the two choices lay."""
     from engine.request import SamplingParams
 
     llm = load(arm)

@@ -56,7 +56,7 @@ def misread_scales(scales: F64, alignment: int, pack: int = 32) -> F64:
 
     Scales are written in packs of ``pack`` columns, ceil(N / pack) packs a group, but read with the padded N as the row
     length. Where that is a multiple of ``pack`` both agree; otherwise every group after the first is read from a wrong
-    place. Reads behind the end wrap. Returns ``[K/g, N]`` of the logical width.
+    place. Reads past the end wrap. Returns ``[K/g, N]`` of the logical width.
     """
     groups, n = scales.shape
     row = -(-n // alignment) * alignment

@@ -22,7 +22,7 @@ def _ceil(value: int, unit: int) -> int:
 def resident_warps(*, registers: int, threads: int, shared: int) -> int:
     """Warps of one SM that blocks of ``threads`` threads keep resident at once; 0 where a block does not fit.
 
-    ``registers`` a thread, ``shared`` bytes a block (static and dynamic together).
+    ``registers`` a thread, ``shared`` bytes per block (static and dynamic together).
     """
     warps = -(-threads // _WARP)
     if registers > REGISTERS_A_THREAD or threads > THREADS_A_BLOCK or shared > SHARED_BYTES_A_BLOCK:

@@ -36,13 +36,13 @@ def features(config: Config, tensors: Tensors, taps: F64) -> F64:
 
 
 def draft(config: Config, tensors: Tensors, embedding: F64, head: F64, taps: F64, anchor: int) -> Drafted:
-    """Draft behind a context of T tokens; the anchor stands at position T. ``embedding``, ``head`` are the target's."""
+    """Draft after a context of T tokens; the anchor stands at position T. ``embedding``, ``head`` are the target's."""
     hidden = backbone(config, tensors, embedding, features(config, tensors, taps), anchor)
     return select(config, tensors, hidden, hidden @ head.T, anchor)
 
 
 def backbone(config: Config, tensors: Tensors, embedding: F64, context: F64, anchor: int) -> F64:
-    """The rows of the masks behind the final norm, [K, H]."""
+    """The rows of the masks after the final norm, [K, H]."""
     special, eps = config["dflash_config"], config["rms_norm_eps"]
     tokens = [anchor, *[special["mask_token_id"]] * (special["block_size"] - 1)]
     stream = embedding[tokens] * special.get("input_embedding_scale", 1.0)
@@ -58,7 +58,7 @@ def backbone(config: Config, tensors: Tensors, embedding: F64, context: F64, anc
 
 
 class Convolution:
-    """One side of a grouped dynamic convolution: a row and the rows in front of it in its own block, weighed."""
+    """One side of a grouped dynamic convolution: a row and the rows before it in its own block, weighed."""
 
     def __init__(self, kernel: F64) -> None:
         self.kernel = kernel  # [rows, taps, H]
@@ -136,7 +136,7 @@ def turn(config: Config, heads: F64, positions: I64) -> F64:
 
 
 def select(config: Config, tensors: Tensors, hidden: F64, logits: F64, anchor: int) -> Drafted:
-    """The best C tokens of each slot (lower ids first among equals) and the score of each behind each of the last."""
+    """The best C tokens of each slot (lower ids first among equals) and the score of each after each of the last."""
     special = config["dflash_config"]
     width, cap = special["selector_top_k"], special.get("final_logit_softcapping")
     order = np.lexsort((np.broadcast_to(np.arange(logits.shape[1]), logits.shape), -logits))
@@ -154,7 +154,7 @@ def select(config: Config, tensors: Tensors, hidden: F64, logits: F64, anchor: i
 
 
 def laws_along(drafted: Drafted, tokens: Sequence[int], temperature: float) -> list[dict[int, float]]:
-    """The law that each of ``tokens`` was drawn from: the softmax of the row of the token in front of it."""
+    """The law that each of ``tokens`` was drawn from: the softmax of the row of the token before it."""
     laws, row = [], 0
     for slot, token in enumerate(tokens):
         scores = drafted.scores[slot, row] / temperature

@@ -74,7 +74,7 @@ def test_attention_over_two_blocks(targets: tuple[Target, ...]) -> None:
 
 
 def test_gathered_keys_in_order_with_a_zero_tail(targets: tuple[Target, ...]) -> None:
-    """Rows behind the last token are zero: a tile that reads them multiplies by nothing, never by NaN."""
+    """Rows after the last token are zero: a tile that reads them multiplies by nothing, never by NaN."""
     for target in targets:
         made = scene(target, "prefill", (32,), (45,), page_size=7)
         dense = array(gather_dense(made.call.k_cache, made.call.block_table[0], 45))
@@ -86,7 +86,7 @@ def test_gathered_keys_in_order_with_a_zero_tail(targets: tuple[Target, ...]) ->
 
 
 def test_an_expanded_tail_is_zero() -> None:
-    """NaN codes lie behind the last token; what is expanded ends in zeros, or 0 * NaN would reach the output."""
+    """NaN codes lie after the last token; what is expanded ends in zeros, or 0 * NaN would reach the output."""
     made = scene(CPU, "prefill", (32,), (45,), kv_dtype=E5M2, page_size=16)
     for tile in (16, 64, 784):
         dense = gather_dense(made.call.k_cache, made.call.block_table[0], 45, tile=tile)

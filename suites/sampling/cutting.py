@@ -27,7 +27,7 @@ _FLAG_OF_FAULT = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Per-row numbers of a batch; every tuple has one entry a row."""
+    """Per-row numbers of a batch; every tuple has one entry per row."""
 
     top_k: tuple[int, ...]
     top_p: tuple[float, ...]

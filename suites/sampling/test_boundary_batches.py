@@ -29,7 +29,7 @@ def _shares(*shares: float) -> F32:
 
 @pytest.mark.parametrize("edge", [1, 2, 3], ids=["first edge", "second edge", "third edge"])
 def test_25_p_at_an_edge(targets: tuple[Target, ...], edge: int) -> None:
-    """Below and at the edge the entry behind it goes, above it stays: one id of difference.
+    """Below and at the edge the entry after it goes, above it stays: one id of difference.
 
     "At" means within the band of the integer weights; the steps are that band wide, so they say which side they are on.
     """

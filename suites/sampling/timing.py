@@ -40,7 +40,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Ratio:
 
 
 class HostTimer:
-    """Microseconds a call on the CPU, on a fresh copy of the logits that is made before the clock starts.
+    """Microseconds per call on the CPU, on a fresh copy of the logits that is made before the clock starts.
 
     ``clock``: seconds; ``time.thread_time`` leaves out what other processes took of the core, and sees one thread only.
     """
@@ -62,7 +62,7 @@ class HostTimer:
 
 
 class DeviceTimer:
-    """Microseconds a call on a GPU between two events around a run over several buffers.
+    """Microseconds per call on a GPU between two events around a run over several buffers.
 
     ``call``: the calls as a caller makes them, launches included; the stream is empty when they start.
     ``graph``: the same calls as one captured graph, so the device's own time.

@@ -4,7 +4,7 @@
 
 Two engines with the same model take turns (ABBA), so that a neighbour's noise meets both; every reply must have the
 same tokens. Printed are medians of decoded tokens a second, their spread (half the interquartile range over the
-median), the ratio, tokens emitted a round, and the share of a round that is not the target's own work (draft, reject
+median), the ratio, tokens emitted per round, and the share of a round that is not the target's own work (draft, reject
 and commit). Exit code 1: a ratio below ``--least`` or a share above ``--most-overhead``.
 """
 

@@ -1,4 +1,4 @@
-"""The context pipeline: computed ahead of acceptance or behind it, every bit that can be observed is the same."""
+"""The context pipeline: computed ahead of acceptance or after it, every bit that can be observed is the same."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_pages_of_nobody_keep_their_canary() -> None:
     """Behind every step: block 0, blocks that were never handed out, and of the draft every row that was rejected."""
     _, tape = run("one-request", True)
     used = {block for what, table in tape.entries if what == "block table" for block in table.tolist()}
-    # A round reserves up to K+1 rows behind the table that is recorded after its commit: one block more.
+    # A round reserves up to K+1 rows after the table that is recorded after its commit: one block more.
     reach = set(range(1, max(used) + 2))
     for what in ("KV pages", "draft KV pages"):
         for name, pages in tape.entries:

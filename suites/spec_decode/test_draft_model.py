@@ -68,7 +68,7 @@ def config_of(name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneRound:
-    """What the engine did in one drafted round, and the text it did it behind."""
+    """What the engine did in one drafted round, and the text that the round followed."""
 
     text: list[int]  # up to the anchor
     hidden: F64
@@ -186,7 +186,7 @@ def test_the_last_slot_of_the_lattice_is_written(
 def test_a_tap_that_is_off_by_one_would_show(
     shift: int, hybrid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: the layer before or behind gives another draft, far outside of the tolerance. Nothing crashes."""
+    """The control: the layer before or after gives another draft, far outside of the tolerance. Nothing crashes."""
     config = draft_config(CONFIG, target_layer_ids=[1, 2])
     tensors = random_draft(config, seed=1)
     _, rounds = run(hybrid, write_draft(tmp_path, tensors, config), monkeypatch, max_tokens=3)
@@ -199,7 +199,7 @@ def test_a_tap_that_is_off_by_one_would_show(
 def test_the_realised_rows_are_the_laws(
     temperature: float, hybrid: Path, wide_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each law is the softmax of the row of the token in front of it; weights are integers of 40 bits."""
+    """Each law is the softmax of the row of the token before it; weights are integers of 40 bits."""
     _, rounds = run(hybrid, wide_draft, monkeypatch, temperature=temperature, max_tokens=24)
     assert len(rounds) >= 3
     for one in rounds:
@@ -237,7 +237,7 @@ def test_the_first_slot_has_the_anchor_in_front(
 def test_a_wider_verification_does_not_widen_the_block(
     width: int, hybrid: Path, draft_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The convolution ends with the trained block of 8, however many rows a lookup adds behind it."""
+    """The convolution ends with the trained block of 8, however many rows a lookup adds after it."""
     config = draft_config(CONFIG)
     _, rounds = run(
         hybrid,

@@ -46,7 +46,7 @@ def drafting_engine(folder: Path, device: str, **settings: Any) -> LLM:
 
 
 def first_lattice(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> tuple[Lattice, torch.Tensor]:
-    """The lattice of the first round behind the prompt, and the logits that it was made of."""
+    """The lattice of the first round after the prompt, and the logits that it was made of."""
     draft, seen = drafting(llm), []
     propose = draft.draft
 
@@ -83,7 +83,7 @@ def test_drafts_change_no_token(sm70: Target, half_draft: Path, pipeline: bool) 
 
 
 def test_the_device_picks_the_candidates_of_the_host(sm70: Target) -> None:
-    """By one integer a token there, row by row here; ties, signed zeros and masked ids among them."""
+    """By one integer per token there, row by row here; ties, signed zeros and masked ids among them."""
     rows = torch.randn(7, 4099, generator=torch.Generator().manual_seed(2)).mul(8).round().div(2)
     rows[3, 16:] = -torch.inf
     rows[4, ::2], rows[4, 1::2] = 0.0, -0.0

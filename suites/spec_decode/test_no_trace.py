@@ -1,4 +1,4 @@
-"""Rejected tokens leave no trace: poison everything that is not committed behind every step, and nothing changes.
+"""Rejected tokens leave no trace: poison everything that is not committed after every step, and nothing changes.
 
 Behind each step, every KV row, draft KV row, convolution window and recurrent state that no live sequence has committed
 is poisoned: states and values with NaN, keys with zeros, which attention gives some weight. Whatever reads one of them
@@ -177,7 +177,7 @@ def test_a_step_writes_its_reserved_rows_alone(
     name: str, hybrid: Path, wide_draft: Path, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a step, rows that were committed before are unchanged bit for bit, and no row outside of the K+1 rows
-    behind a sequence has lost its poison; nor has block 0.
+    after a sequence has lost its poison; nor has block 0.
     """
     own = {"draft_model": wide_draft, "draft_tokens": K, **ENGINES[name]}
     llm = engine_of(hybrid, **own, max_sequences=4, block_size=4)

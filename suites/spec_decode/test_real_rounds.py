@@ -152,7 +152,7 @@ def test_one_engine_has_one_observer(quasar: Path, quasar_draft: Path, engine_of
 
 
 def test_the_histogram_of_a_result_is_that_of_its_rounds(quasar: Path, quasar_draft: Path, engine_of: EngineOf) -> None:
-    """Accepted drafts a round, from the observer and from the result; a bonus token only behind a full block."""
+    """Accepted drafts per round, from the observer and from the result; a bonus token only after a full block."""
     llm = engine_of(quasar, **settings_of("dflash2", quasar_draft))
     seen: list[Round] = []
 

@@ -96,7 +96,7 @@ def test_all_stay_when_the_target_likes_them_as_much(drafts: int, form: Form) ->
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("step", range(7))
 def test_the_first_mismatch_ends_the_round(step: int, form: Form) -> None:
-    """Whatever stands behind it, and even where all of that would stay."""
+    """Whatever stands after it, and even where all of that would stay."""
     tokens = [1] * 7
     targets: list[Probs] = [LIKELY] * 8
     targets[step] = (0.0, 0.0, 0.0, 0.5, 0.5)
@@ -174,7 +174,7 @@ def test_greedy_ties_go_to_the_lowest_id(best: int) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_requests_of_different_width_do_not_touch_each_other(temperature: float) -> None:
-    """K = 0, 1, 3, 7 packed behind each other give what each gives alone."""
+    """K = 0, 1, 3, 7 packed one after another give what each gives alone."""
     rng = np.random.default_rng(5)
     widths = [0, 1, 3, 7]
     logits = torch.from_numpy(rng.normal(size=(sum(widths) + len(widths), 50)).astype(np.float32) * 3)

@@ -168,7 +168,7 @@ def exact_pairs(llm: LLM, prompt: Sequence[int], first: int, params: SamplingPar
 def test_the_sampled_law_is_the_targets(
     draft: str, quasar: Path, quasar_draft: Path, engine_of: EngineOf, record: Record
 ) -> None:
-    """The two tokens behind the first, over 400 seeds, against their exact joint law by chi-square at 1e-6.
+    """The two tokens after the first, over 400 seeds, against their exact joint law by chi-square at 1e-6.
 
     Behind a copied beginning both drafters are often right; a hot law cut to its best four gives each a share. Where
     the model is so sure that one pair has nearly all of it, nothing could be seen: the case states what it would find.

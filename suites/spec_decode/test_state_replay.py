@@ -83,7 +83,7 @@ def test_every_cache_format(kv_cache_dtype: str, quasar: Path, engine_of: Engine
 def test_one_changed_element_is_named(
     tensor: str, layer: int, hybrid: Path, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control: an element of one layer is moved behind the second round of the replayed sequence alone."""
+    """The control: an element of one layer is moved after the second round of the replayed sequence alone."""
     calls: list[SequenceState] = []
 
     def spoilt(model: LoadedModel, sequence: SequenceState) -> Snapshot:
@@ -167,7 +167,7 @@ def test_a_switch_shows_in_the_first_tensor_it_reaches(switch: str, first: str |
 
 
 def test_a_moved_law_is_measured_per_position() -> None:
-    """A quarter of the mass goes from one token to another behind the second token, and a token is lost there."""
+    """A quarter of the mass goes from one token to another after the second token, and a token is lost there."""
     law = np.array([[0.5, 0.5, 0.0], [0.75, 0.25, 0.0], [0.0, 0.0, 1.0]])
     moved = law.copy()
     moved[1] = [1.0, 0.0, 0.0]

@@ -58,7 +58,7 @@ def test_a_round_has_its_k_plus_1_rows_at_every_offset(block_size: int) -> None:
 @pytest.mark.parametrize("accepted", range(K + 1))
 @pytest.mark.parametrize("block_size", [1, 4, 8])
 def test_what_is_not_committed_goes_back(block_size: int, accepted: int) -> None:
-    """Blocks and states behind the accepted rows are free again at once; the state that is kept is the last row's."""
+    """Blocks and states after the accepted rows are free again at once; the state that is kept is the last row's."""
     pool, slots = BlockPool(100, block_size), BlockPool(20, 1)
     sequence = decoding(pool, 6, slots)
     rows = sequence.reserve(K + 1)
@@ -142,7 +142,7 @@ def test_a_limit_inside_a_block_ends_there(
 
 
 def assert_stops_inside_a_block(llm: LLM, prompt: list[int], params: SamplingParams) -> None:
-    """Take a token that a round emits in front of its last one, and ask for a stop there."""
+    """Take a token that a round emits before its last one, and ask for a stop there."""
     whole = llm.generate(prompt, params)
     starts = [sum(whole.emitted[:index]) + 1 for index in range(whole.rounds)]
     inside = [
@@ -156,7 +156,7 @@ def assert_stops_inside_a_block(llm: LLM, prompt: list[int], params: SamplingPar
     result = llm.generate(prompt, replace(params, stop_token_ids=(whole.token_ids[end],)))
     assert result.finish_reason == "stop"
     assert result.token_ids == whole.token_ids[: end + 1]
-    # Accepted drafts behind the stop became no text.
+    # Accepted drafts after the stop became no text.
     assert sum(count * rounds for count, rounds in enumerate(result.acceptance_histogram)) < len(result.token_ids)
     assert idle(llm)
 
@@ -183,7 +183,7 @@ def test_a_stop_token_inside_an_accepted_block_ends_there(
 def test_the_context_ends_inside_a_block(
     length: int, name: str, hybrid: Path, wide_draft: Path, engine_of: EngineOf
 ) -> None:
-    """``max_model_len`` caps the reply; no row is asked for behind it that the buffers do not have."""
+    """``max_model_len`` caps the reply; no row is asked for after it that the buffers do not have."""
     llm = engine(name, engine_of, hybrid, wide_draft, max_model_len=length, max_sequences=2)
     results = llm.generate_batch([PROMPT, PROMPT[:9]], [hot(100, 1), hot(100, 2)])
     assert [len(result.token_ids) for result in results] == [length - len(PROMPT), length - 9]

@@ -101,7 +101,7 @@ class Told:
         return self._written(self.world.drafter(prefix))
 
     def _verification(self, first_position: int, prefixes: tuple[Prefix, ...]) -> Verification:
-        """The target's rows behind each of ``prefixes``."""
+        """The target's rows after each of ``prefixes``."""
         targets = [self.world.target(prefix) for prefix in prefixes]
         if self._form is not Form.LOGITS:
             return Verification(first_position, tuple(map(self._written, targets)))
@@ -149,7 +149,7 @@ def emit(
 
 
 def _propose(told: Told, drafts: int, lookup: Lookup | None, prefix: Prefix, noise: Branch) -> Proposal:
-    """Draw a block behind ``prefix`` and join it with what the lookup finds."""
+    """Draw a block after ``prefix`` and join it with what the lookup finds."""
     tokens: Prefix = ()
     laws: list[DraftLaw] = []
     for step in range(drafts):

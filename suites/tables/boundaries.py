@@ -18,7 +18,7 @@ PROMPTS, TOKENS = 4, 48
 
 
 def pipeline(settings: Settings) -> Table:
-    """One request after another, ahead of acceptance and behind it, compared tensor by tensor."""
+    """One request after another, ahead of acceptance and after it, compared tensor by tensor."""
     prompts = evenly(measure.held_out_prompts(), min(PROMPTS, settings.prompts))
     boundaries, tensors, emitted = 0, 0, Counter[int]()
     for seed, prompt in enumerate(prompts):

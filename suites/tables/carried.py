@@ -51,7 +51,7 @@ def drawn(settings: Settings, seed: int) -> SamplingParams:
 
 
 def evenly(prompts: Sequence[str], count: int) -> list[str]:
-    """``count`` of them, from the whole of the list: it has its kinds one behind the other."""
+    """``count`` of them, from the whole of the list: it has its kinds one after the other."""
     return list(prompts[:: max(1, len(prompts) // count)][:count])
 
 

@@ -62,7 +62,7 @@ class Places:
     found: list[Place] = field(default_factory=list)
 
     def round(self, seen: Round) -> None:
-        """See `RoundObserver`. The round is committed: its history lies in front of what it emitted."""
+        """See `RoundObserver`. The round is committed: its history lies before what it emitted."""
         if not seen.proposal.token_ids:
             return
         history = seen.run.sequence.token_ids[: -len(seen.committed.token_ids)]

@@ -25,7 +25,7 @@ JOINED: dict[str, Any] = {"draft": "dflash2+lookup", "fusion_weak": 3, "fusion_s
 
 @dataclass
 class Counts:
-    """Rounds behind the first token, by what the lookup did in them."""
+    """Rounds after the first token, by what the lookup did in them."""
 
     rounds: int = 0
     matches: int = 0

@@ -24,7 +24,7 @@ TEXT = "Held-out conversations of `models/quasar-tiny/held_out_text.jsonl`, the 
 
 
 def loss(settings: Settings) -> Table:
-    """Held-out nats a token by how weights, keys and values are stored."""
+    """Held-out nats per token by how weights, keys and values are stored."""
     target, batches = held_out()
     of_the_run = journalled(quasar_tiny_path().parent / "journal.jsonl")
     rows = [
@@ -117,7 +117,7 @@ def _head_rows() -> tuple[heads.F32, heads.F32]:
 
 
 def _against(logits: heads.F32, exact: heads.F64) -> tuple[Sequence[tuple[float, bool]], str, str]:
-    """TV behind the cut and equal support of every row; the worst of them, and the worst TV of the whole row."""
+    """TV after the cut and equal support of every row; the worst of them, and the worst TV of the whole row."""
     top_p = float(np.float32(LAW["top_p"]))
     pairs = []
     for mine, theirs in zip(logits, exact, strict=True):

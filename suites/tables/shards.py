@@ -1,4 +1,4 @@
-"""Shards of the carried model's fused GDN in-projection, before and behind the repair of the scales' alignment."""
+"""Shards of the carried model's fused GDN in-projection, before and after the repair of the scales' alignment."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def admitted_at(config: HybridConfig, tp: int) -> Admitted:
 
 
 def heads_of(config: HybridConfig) -> tuple[tuple[int, int], ...]:
-    """(heads, rows a head) of the sections q, k, v, z, b, a."""
+    """(heads, rows per head) of the sections q, k, v, z, b, a."""
     gdn = config.gdn
     keys, values = (gdn.key_heads, gdn.key_dim), (gdn.value_heads, gdn.value_dim)
     return (keys, keys, values, values, (gdn.value_heads, 1), (gdn.value_heads, 1))

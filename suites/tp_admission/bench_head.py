@@ -96,7 +96,7 @@ def _timed(work: Callable[[], object], device: Device) -> Callable[[], float]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print a line a head, number of rows and number of candidates."""
+    """Print one line per head, number of rows and number of candidates."""
     parser = argparse.ArgumentParser(prog="python -m suites.tp_admission.bench_head", description=__doc__)
     parser.add_argument("--tp", type=int, choices=(2, 4), default=2, help="ranks, on CUDA a GPU each (default: 2)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the ranks are (default: cpu)")

@@ -24,7 +24,7 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelAnswer:
-    """What rank 0 of a model gave: greedy tokens, and the logits behind every prompt token [T, V]."""
+    """What rank 0 of a model gave: greedy tokens, and the logits after every prompt token [T, V]."""
 
     token_ids: tuple[int, ...]
     logits: F32

@@ -60,7 +60,7 @@ def replayed_collectives(group: Group, parts: F16, hidden: F16, columns: F32) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextAnswer:
-    """Greedy tokens behind a prompt, and the logits behind every token of a text [T, V]."""
+    """Greedy tokens after a prompt, and the logits after every token of a text [T, V]."""
 
     token_ids: tuple[int, ...]
     logits: F32

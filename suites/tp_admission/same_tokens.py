@@ -25,7 +25,7 @@ def same_tokens(
     record: Record,
     device: Device,
 ) -> None:
-    """``make(ranks)`` on one rank and on ``size``: ``count`` tokens behind ``prompt``, and all logits of that text.
+    """``make(ranks)`` on one rank and on ``size``: ``count`` tokens after ``prompt``, and all logits of that text.
 
     Logits may differ by what rounding explains, and must differ: equal ones would be a copy, not sums over ranks.
     """

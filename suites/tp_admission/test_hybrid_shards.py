@@ -98,7 +98,7 @@ def test_codes_and_block_scales_are_cut_alike(tp: int, rank: int, config: Hybrid
     assert _taken(shard.piece(name, (48, 128)), 1) == [column // 2 for column in expected[::2]]
     assert _taken(shard.piece(f"{name}_scale", (48, 16)), 1) == [column // 16 for column in expected[::16]]
     assert shard.piece(f"{name}_scale_2", ()) is None
-    assert shard.piece(f"{name}_scale", (48, 1)) is None  # one scale a row belongs to all its columns
+    assert shard.piece(f"{name}_scale", (48, 1)) is None  # one scale per row belongs to all its columns
 
 
 @pytest.mark.parametrize(("tp", "rank"), RANKS)

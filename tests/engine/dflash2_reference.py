@@ -12,7 +12,7 @@ F64 = npt.NDArray[np.float64]
 
 
 def hidden(config: Mapping[str, Any], tensors: Mapping[str, F64], embedding: F64, taps: F64, anchor: int) -> F64:
-    """Rows behind the final norm, [K, H]. ``taps`` [T, taps * H] are of positions 0..T-1; the anchor stands at T."""
+    """Rows after the final norm, [K, H]. ``taps`` [T, taps * H] are of positions 0..T-1; the anchor stands at T."""
     special = config["dflash_config"]
     size, eps, dim = special["block_size"], config["rms_norm_eps"], config["head_dim"]
     count, heads, kv_heads = len(taps), config["num_attention_heads"], config["num_key_value_heads"]

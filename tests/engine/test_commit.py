@@ -12,7 +12,7 @@ STOP = 2
 
 
 def decoding(prompt: int, rows: int) -> SequenceState:
-    """A sequence behind its first token, 50, with a round of ``rows`` open."""
+    """A sequence after its first token, 50, with a round of ``rows`` open."""
     sequence = SequenceState([9] * prompt, BlockPool(8, 4))
     sequence.reserve(prompt)
     sequence.commit(prompt, [50])

@@ -36,7 +36,7 @@ def test_worked_by_hand() -> None:
     history = array("i", [5, 1, 2, 3, 9, 8, 1, 2, 3])
     assert find_match(history, 3, LookupSettings(2, 12)) == Match(3, (9, 8, 1))
     assert find_match(history, 3, LookupSettings(4, 12)) is None
-    # A period may overlap the end; what lies behind the match is all that there is.
+    # A period may overlap the end; what lies after the match is all that there is.
     assert find_match(array("i", [7, 7, 7, 7]), 5, LookupSettings(1, 2)) == Match(2, (7,))
 
 

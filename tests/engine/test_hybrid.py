@@ -38,7 +38,7 @@ def llm(folder: Path) -> LLM:
 
 
 def run_rows(llm: LLM, sequence: SequenceState, token_ids: list[int], keep: int | None = None) -> torch.Tensor:
-    """One forward of ``token_ids`` behind the sequence, logits of every row; ``keep`` rows are committed."""
+    """One forward of ``token_ids`` after the sequence, logits of every row; ``keep`` rows are committed."""
     rows = sequence.reserve(len(token_ids), all_stay=keep is None)
     logits = llm.runner.forward([SequenceRows(token_ids, rows, sequence.block_table, len(token_ids))]).clone()
     sequence.commit(len(token_ids) if keep is None else keep)

@@ -10,7 +10,7 @@ from engine.steps.lattice import lattice_masses, walk
 from engine.steps.records import Fault, Proposal
 
 IDS = np.array([[30, 7, 12], [4, 30, 9]])
-# Position 1 depends on the token in front of it: behind 30 comes 4, behind 7 comes 30, behind 12 comes 9.
+# Position 1 depends on the token before it: after 30 comes 4, after 7 comes 30, after 12 comes 9.
 SCORES = torch.tensor(
     [[[[1.0, 2.0, 0.0]] * 3, [[9.0, -9.0, -9.0], [-9.0, 9.0, -9.0], [-9.0, -9.0, 9.0]]]],
 )

@@ -95,7 +95,7 @@ def test_logits_are_those_of_the_dequantised_weights(folder: Path) -> None:
     seen = run_rows(llm, sequence, PROMPT).numpy()
     sequence.release()
     # Activations meet packed weights in fixed point, off by at most 2^-15 of the largest of 32 (see `linear`). What
-    # such an error comes to behind four layers, the plain forward says itself: its weights are moved by as much.
+    # such an error comes to after four layers, the plain forward says itself: its weights are moved by as much.
     rng = np.random.default_rng(0)
     moved = {
         name: tensor * (1 + 2.0**-15 * rng.uniform(-1, 1, tensor.shape)) if "proj" in name else tensor

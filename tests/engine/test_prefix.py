@@ -86,7 +86,7 @@ def test_with_recurrent_layers_a_beginning_ends_where_a_state_was_kept() -> None
     index = PrefixIndex(pool, states, max_states=4)
     text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9, 0]
     first = SequenceState(text, pool, index, RecurrentSlots(states))
-    first.reserve(8, all_stay=True)  # the state behind token 8 is kept, the one behind token 4 is not
+    first.reserve(8, all_stay=True)  # the state after token 8 is kept, the one after token 4 is not
     first.commit(8)
     first.reserve(5, all_stay=True)
     first.commit(5, [50])
@@ -103,7 +103,7 @@ def test_with_recurrent_layers_a_beginning_ends_where_a_state_was_kept() -> None
     second.commit(5, [50])
     first.release()
     second.release()
-    assert states.num_free == 7  # two states are in the index: behind token 8, and 12, which the second one passed
+    assert states.num_free == 7  # two states are in the index: after token 8, and 12, which the second one passed
 
 
 def test_a_round_keeps_the_state_at_the_block_boundary_it_passes() -> None:

@@ -25,14 +25,14 @@ PROMPT = list(range(4, 25))
 
 
 def rows_of(runner: ModelRunner, sequence: SequenceState) -> torch.Tensor:
-    """The residual stream behind the last layer, [T, H]."""
+    """The residual stream after the last layer, [T, H]."""
     reservation = sequence.reserve(len(PROMPT), all_stay=True)
     runner.forward([SequenceRows(PROMPT, reservation, sequence.block_table, 0)])
     return runner._hidden[: len(PROMPT)].clone()
 
 
 def silenced_behind(folder: Path, layer: int) -> LLM:
-    """The random hybrid target with nothing added to the stream behind ``layer``."""
+    """The random hybrid target with nothing added to the stream after ``layer``."""
     tensors = random_tensors()
     for name in tensors:
         ends = name.endswith(("out_proj.weight", "o_proj.weight", "down_proj.weight"))

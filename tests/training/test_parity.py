@@ -50,7 +50,7 @@ def test_the_engine_gives_the_logits_that_were_trained(recipe: Recipe, target: T
     with torch.no_grad():
         expected, _ = target(torch.tensor([token_ids]))
     # Activations meet packed weights in fixed point, off by at most 2^-15 of the largest of 32 (see `linear`). What
-    # such an error comes to behind the layers, the forward says itself: its weights are moved by as much.
+    # such an error comes to after the layers, the forward says itself: its weights are moved by as much.
     moved = recipe.exported_target()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

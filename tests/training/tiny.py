@@ -63,7 +63,7 @@ def write_text(work: Path, count: int = 300) -> None:
 
 
 def run(work: Path, **changes: Any) -> Recipe:
-    """Every phase behind the text, a few steps each."""
+    """Every phase after the text, a few steps each."""
     write_text(work)
     plan: dict[str, Any] = {
         "work": work,

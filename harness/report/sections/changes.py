@@ -154,7 +154,7 @@ def _lead(changes: Changes) -> str:
 
 
 def _doubt_lines(doubtful: tuple[Row, ...]) -> list[Line]:
-    """A line a row, but one line for many rows that share outcome and reason."""
+    """One line per row, but one line for many rows that share outcome and reason."""
     alike: dict[tuple[type[Row], str, str], list[Row]] = {}
     for row in doubtful:
         alike.setdefault((type(row), row.outcome, row.reason), []).append(row)

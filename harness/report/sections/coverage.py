@@ -15,7 +15,7 @@ _FAILING = (CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.CRASHED)
 
 
 def section(comparison: Comparison, head: Evidence, footnotes: Footnotes) -> Section:
-    """A row a scope, then what fails as it did before, the skips with their reasons, the groups of cases."""
+    """One row per scope, then what fails as it did before, the skips with their reasons, the groups of cases."""
     entries = [(row, head.scope(row.scope)) for row in comparison.scopes]
     blocks: list[Block] = [_scopes_table(entries, footnotes)]
     still = [row for row in comparison.cases if row.outcome is CaseOutcome.UNCHANGED and row.head in _FAILING]

@@ -80,7 +80,7 @@ def label(node: str, name: str) -> str:
 
 
 def round_strips(sampled: Sequence[tuple[MetricRow, Samples | None, Samples | None]]) -> list[Figure]:
-    """One figure a quantity: its rounds a repeat as dots, the repeat's figure as a bar, base beside head."""
+    """One figure per quantity: its rounds per repeat as dots, the repeat's figure as a bar, base beside head."""
     known = [(row, _drawable(head, row), _drawable(base, row)) for row, head, base in sampled]
     known = [entry for entry in known if entry[1] or entry[2]]
     return [_strip_figure(place, *entry) for place, entry in enumerate(known[:STRIP_FIGURES], 1)]

@@ -1,4 +1,4 @@
-"""What each device kernel takes, as the compiler reports it: a panel a resource, a bar a kernel."""
+"""What each device kernel takes, as the compiler reports it: one panel per resource, one bar per kernel."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.harness.conftest import Ran, call_here
 
 Ab = Callable[..., Ran]
 PAIRS_OF_EIGHT = "bh" + "bhhb" * 2 + "bb" + "bhhb" * 2 + "hh"
-"""First letters of the workers in the order in which they began: warm-up, pairs, a control pair behind every fourth."""
+"""First letters of the workers in the order in which they began: warm-up, pairs, a control pair after every fourth."""
 
 
 def _run(project: Project, side: str) -> Path:
