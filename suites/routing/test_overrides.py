@@ -125,4 +125,4 @@ def test_the_policy_needs_neither_torch_nor_an_environment() -> None:
         "assert decide(RouteRequest()).route == 'decode_xqa'\n"
         "assert 'torch' not in sys.modules, 'the policy imports torch'\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True)

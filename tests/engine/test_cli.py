@@ -42,7 +42,6 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
         env={**os.environ, **environment},
     )
 
@@ -161,7 +160,6 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
         check=True,
     )
     assert (len(done.stdout), done.stderr) == (1, "")
@@ -173,9 +171,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 )
 def test_a_full_disk_is_one_line_and_exit_1(arguments: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [*ENGINE, *arguments], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
-        )
+        done = subprocess.run([*ENGINE, *arguments], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1
     assert done.stderr == (
         "error: the output cannot be written: No space left on device; make room or write elsewhere\n"
@@ -223,7 +219,7 @@ def test_ctrl_c_ends_with_130_and_the_figures_so_far() -> None:
     assert process.stdout is not None
     first = process.stdout.read(1)  # the first piece of text: generation is under way
     process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate()
     assert first
     assert process.returncode == 130
     assert errors == ""

@@ -39,7 +39,6 @@ def test_a_full_disk_is_one_line_and_a_hint(sealed: Path) -> None:
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=120,
         )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-2:] == [

@@ -57,7 +57,7 @@ def test_a_held_cpu_is_waited_for_and_then_refused(locks: dict[str, str]) -> Non
     assert refused.code == ExitCode.USAGE
     assert "waiting for cpu, held by process" in refused.err
     assert "cpu is in use by process" in refused.err
-    holder.communicate("\n", timeout=30)
+    holder.communicate("\n")
     assert call_harness(REPOSITORY, "lease", "run", "--cpu", "--timeout", "5", "--", "true", env=locks).code == 0
 
 

@@ -33,7 +33,7 @@ def run_pytest(
         *arguments,
     ]
     environment = harness_environment({**PLAIN, **(env or {})})
-    return subprocess.run(argv, cwd=root, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(argv, cwd=root, env=environment, capture_output=True, text=True)
 
 
 def lines_of(folder: Path, name: str = "records.jsonl") -> list[dict[str, Any]]:

@@ -136,9 +136,8 @@ def start_hanging(project: Path) -> subprocess.Popen[str]:
         argv, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     records = project / "R" / "faults" / "records.jsonl"
-    deadline = time.monotonic() + 60
     while not (records.exists() and "before_the_end" in records.read_text()):
-        assert time.monotonic() < deadline, "the case that hangs was never reached"
+        assert child.poll() is None, f"the case that hangs was never reached: {child.communicate()[1]}"
         time.sleep(0.05)
     return child
 
@@ -146,7 +145,7 @@ def start_hanging(project: Path) -> subprocess.Popen[str]:
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(project: Path, harness: Harness) -> None:
     child = start_hanging(project)
     child.send_signal(signal.SIGINT)
-    _, said = child.communicate(timeout=30)
+    _, said = child.communicate()
     assert child.returncode == 130
     assert "scope faults was interrupted after 7 of 9 cases" in said
     again = "go on with: python -m harness run green faults --run-dir R --lease none --suites suites --resume\n"
@@ -177,9 +176,8 @@ def test_killed_harness_keeps_the_folder_locked_while_its_pytest_lives(project: 
     assert "still works in R" in refused.err
     pid = next(json.loads(line)["pid"] for line in (project / "R/faults/records.jsonl").read_text().splitlines())
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 20
     while (resumed := harness("run", "faults", "--resume", "--run-dir", "R", env=PLAIN)).code == 2:
-        assert time.monotonic() < deadline
+        assert "still works in R" in resumed.err
     assert resumed.code == 1
     assert (project / "R/faults/attempts/1/records.jsonl").exists()
 

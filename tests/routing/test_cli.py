@@ -93,4 +93,4 @@ def test_asking_about_the_policy_imports_no_torch() -> None:
         "assert main(['route', 'kv_len=4096']) == 0\n"
         "assert 'torch' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True)
