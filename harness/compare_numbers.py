@@ -189,8 +189,18 @@ def _samples(
     rows = [samples_row(head.scope, before.get(key), samples, against[key], each) for key, samples in after.items()]
     together = (f"{family} quantities are judged together, each at {each.level:.2%}",) if family > 1 else ()
     rows = [replace(row, notes=(*row.notes, *together)) if row.margin_source else row for row in rows]
+    doubts = [f"{side}: {doubt}" for side, scope in (("head", head), ("base", base)) if scope for doubt in scope.doubts]
+    rows = [_doubted(row, doubts[0], after[row.node, row.name]) for row in rows] if doubts else rows
     rows += [_absent(head.scope, *key, "samples", cases) for key in before if key not in after]
     return rows
+
+
+def _doubted(row: MetricRow, doubt: str, head: Samples) -> MetricRow:
+    """A difference beside a busy machine decides nothing; turns are exempt, where both sides met the same machine."""
+    if row.outcome not in (MetricOutcome.WORSE, MetricOutcome.BETTER) or head.pairing is not None:
+        return row
+    reason = f"{row.outcome} by the figures, but {doubt}: measure again on a quiet machine"
+    return replace(row, outcome=MetricOutcome.UNDECIDED, reason=reason)
 
 
 def _natural_stops(scope: ScopeEvidence | None) -> dict[tuple[str, str], bool]:
@@ -260,8 +270,8 @@ def _judged_pairs(row: MetricRow, base: Samples, head: Samples) -> MetricRow:
     notes = (*row.notes, *order, *judged.notes, said, *steadiness(base, head))
     row = replace(row, ratio=judged.ratio, margin=pairing.margin, margin_source=pairing.margin_source, notes=notes)
     if judged.interval is None:
-        least = f"{least_spent(judged.pairs):.2g}"
-        reason = f"{judged.pairs} pairs give no interval at {1 - pairing.alpha:.3%}: the least possible p is {least}"
+        level, least = f"{100 * (1 - pairing.alpha):.4g} %", f"{least_spent(judged.pairs):.2g}"
+        reason = f"{judged.pairs} pairs give no interval at {level}: the least possible p is {least}"
         return replace(row, outcome=MetricOutcome.UNDECIDED, reason=reason)
     outcome = decide(judged.interval, pairing.margin, head.better)
     reason = ""

@@ -34,8 +34,8 @@ class Footnotes:
         self._numbers: dict[str, int] = {}
 
     def refs(self, texts: Iterable[str]) -> tuple[int, ...]:
-        """The numbers of ``texts``; a text not met before gets the next number."""
-        return tuple(self._numbers.setdefault(visible(text), len(self._numbers) + 1) for text in texts if text)
+        """The numbers of ``texts``, rising; a text not met before gets the next number."""
+        return tuple(sorted(self._numbers.setdefault(visible(text), len(self._numbers) + 1) for text in texts if text))
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def _table(timed: list[MetricRow], footnotes: Footnotes) -> Table:
 
 def _cells(row: MetricRow, footnotes: Footnotes) -> tuple[Cell, ...]:
     # The reason of a doubt is the row's point, so it becomes a footnote right at the outcome.
-    notes = footnotes.refs([row.reason]) + shared.metric_notes(row, footnotes)
+    notes = tuple(sorted(footnotes.refs([row.reason]) + shared.metric_notes(row, footnotes)))
     ratio = Cell(
         "—" if row.ratio is None else percent(row.ratio), CellKind.NUMBER, METRIC_TONE[row.outcome], sort=row.ratio
     )
