@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -181,26 +181,53 @@ def test_the_sampled_law_is_the_targets(
     ]
     llm.generate(prompt, params[0])  # the others find its blocks
     results = llm.generate_batch([prompt] * SEEDS, params)
-    statistic, bins = 0.0, 0
+    of_pairs, of_the_next = _ChiSquare(), _ChiSquare()
     for first, count in Counter(result.token_ids[0] for result in results).items():
         exact = exact_pairs(llm, prompt, first, params[0])
         seen = Counter(result.token_ids[1:] for result in results if result.token_ids[0] == first)
         assert set(seen) <= set(exact), f"pairs that the target cannot draw: {set(seen) - set(exact)}"
-        rare = [pair for pair, probability in exact.items() if probability * count < 5]
-        groups = [[pair] for pair in exact if pair not in rare] + ([rare] if rare else [])
-        for group in groups:
-            expected = count * sum(exact[pair] for pair in group)
-            statistic += (sum(seen[pair] for pair in group) - expected) ** 2 / expected
-        bins += len(groups) - 1
-    limit = float(stats.chi2.isf(ALPHA, bins))
-    assert statistic <= limit, f"chi-square {statistic:.1f} over {bins} degrees, allowed {limit:.1f}"
-    found = least_error_found(bins, SEEDS)
-    assert found <= LEAST_ERROR, f"an error of {found:.2f} in the law could be missed: the case has no power"
+        of_pairs.add(exact, seen, count)
+        of_the_next.add(_of_the_first(exact), _of_the_first(seen), count)
+    for what, found in (("pairs", of_pairs), ("the next token", of_the_next)):
+        assert found.statistic <= found.limit, (
+            f"{what}: chi-square {found.statistic:.1f} over {found.bins} degrees, allowed {found.limit:.1f}"
+        )
+        least = least_error_found(found.bins, SEEDS)
+        assert least <= LEAST_ERROR, f"{what}: an error of {least:.2f} in the law could be missed: no power"
+        record.metric(
+            f"{what}: chi-square over its limit", round(found.statistic / found.limit, 6), "1", better="lower"
+        )
+        record.metric(f"{what}: total variation found 95 times of 100", round(least, 3), "1", better="lower")
     accepted = sum(sum(result.acceptance_histogram[1:]) for result in results)
     assert accepted > LEAST_ACCEPTING, "hardly anything was accepted: the case has no power"
-    record.metric("chi-square over its limit", round(statistic / limit, 6), "1", better="lower")
-    record.metric("total variation that is found 95 times of 100", round(found, 3), "1", better="lower")
     record.metric("rounds that accepted", accepted, "round")
+
+
+@dataclass
+class _ChiSquare:
+    """The statistic over several laws; shares of which fewer than 5 are expected stand together."""
+
+    statistic: float = 0.0
+    bins: int = 0
+
+    @property
+    def limit(self) -> float:
+        return float(stats.chi2.isf(ALPHA, self.bins))
+
+    def add(self, exact: Mapping[Any, float], seen: Mapping[Any, float], count: int) -> None:
+        rare = [outcome for outcome, probability in exact.items() if probability * count < 5]
+        groups = [[outcome] for outcome in exact if outcome not in rare] + ([rare] if rare else [])
+        for group in groups:
+            expected = count * sum(exact[outcome] for outcome in group)
+            self.statistic += (sum(seen.get(outcome, 0) for outcome in group) - expected) ** 2 / expected
+        self.bins += len(groups) - 1
+
+
+def _of_the_first(pairs: Mapping[tuple[int, ...], float]) -> dict[int, float]:
+    single: dict[int, float] = {}
+    for (token, *_), share in pairs.items():
+        single[token] = single.get(token, 0) + share
+    return single
 
 
 def least_error_found(bins: int, draws: int) -> float:
