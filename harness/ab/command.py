@@ -6,8 +6,15 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.errors import UsageError
-from harness.machine.lease import DEFAULT_WAIT_S
+from harness.commands.options import (
+    BUNDLES,
+    add_lease,
+    add_margin,
+    add_out,
+    add_strict,
+    core_numbers,
+    fraction,
+)
 
 Say = Callable[[str], None]
 DEFAULT_ARMS = ("greedy-plain", "greedy-lookup")
@@ -34,16 +41,28 @@ sound measurement, 4 other tokens or unfit: nothing to compare, 5 undecided, onl
     ab.add_argument("base", metavar="BASE", help="a commit, a branch, or WORKTREE; with --bisect, GOOD")
     ab.add_argument("head", metavar="HEAD", help="the same; with --bisect, BAD")
     ab.add_argument("--bisect", action="store_true", help="find the first commit after BASE that is slower than BASE")
-    ab.add_argument("--arm", action="append", default=[], help=f"default: {', '.join(DEFAULT_ARMS)}")
     ab.add_argument(
-        "--margin", type=float, default=0.01, metavar="FRACTION", help="least change worth a word (default: 0.01)"
+        "--arm",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"what to time; may be repeated (default: {', '.join(DEFAULT_ARMS)})",
+    )
+    add_margin(ab, 0.01)
+    ab.add_argument(
+        "--alpha",
+        type=fraction,
+        default=0.05,
+        metavar="FRACTION",
+        help="error over all arms and looks together (default: %(default)s)",
     )
     ab.add_argument(
-        "--alpha", type=float, default=0.05, help="error over all arms and looks together (default: %(default)g)"
+        "--pairs", type=int, default=24, metavar="N", help="most pairs to run, an even number (default: %(default)s)"
     )
-    ab.add_argument("--pairs", type=int, default=24, help="at most so many pairs, an even number (default: 24)")
     ab.add_argument("--budget", type=float, default=1800.0, metavar="SECONDS", help="stop after (default: %(default)g)")
-    ab.add_argument("--cores", default="", metavar="N,...", help="run both sides on these (default: all usable)")
+    ab.add_argument(
+        "--cores", type=core_numbers, default="", metavar="N,...", help="run both sides on these (default: all usable)"
+    )
     ab.add_argument(
         "--whole", action="store_true", help="one whole process after the other instead of turns round by round"
     )
@@ -56,15 +75,26 @@ sound measurement, 4 other tokens or unfit: nothing to compare, 5 undecided, onl
         help="build no library, take this one (libsm70.so and its build.json) for each side whose native sources it is "
         "of; twice where the sides differ in them",
     )
-    ab.add_argument("--repeat-timeout", type=float, default=600.0, metavar="SECONDS", help="end a repeat after")
+    ab.add_argument(
+        "--repeat-timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="end a repeat after (default: %(default)g)",
+    )
     ab.add_argument(
         "--keep-all", action="store_true", help="leave no block out, whatever a throttle bit or other processes say"
     )
-    ab.add_argument("--strict", action="store_true", help="undecided ends in exit code 5")
-    ab.add_argument("--out", type=Path, default=Path("artifacts/ab/sessions"), help="default: %(default)s")
-    ab.add_argument("--bundles", type=Path, default=Path("artifacts/bundles"), help="default: %(default)s")
-    ab.add_argument("--lease", choices=("auto", "none"), default="auto", help="default: %(default)s")
-    ab.add_argument("--lease-timeout", type=float, default=DEFAULT_WAIT_S, metavar="SECONDS", help="default: 600")
+    add_strict(ab)
+    add_out(ab, Path("artifacts/ab/sessions"))
+    ab.add_argument(
+        "--bundles",
+        type=Path,
+        default=BUNDLES,
+        metavar="DIR",
+        help="where the bundles of the sides go (default: %(default)s)",
+    )
+    add_lease(ab, "hold the visible GPUs, or the CPU where there is none")
     # How a worker is started, in case another engine's tree has one: it must answer as ours does.
     ab.add_argument("--worker", default="", metavar="MODULE", help="python -m MODULE ARM... (default: our own)")
 
@@ -74,18 +104,8 @@ def ab_command(options: argparse.Namespace, say: Say, show: Say) -> int:
     from harness.ab.compare import Comparing
     from harness.ab.search import bisect
 
-    if not (0 < options.margin < 1 and 0 < options.alpha < 1):
-        raise UsageError(f"--margin {options.margin} --alpha {options.alpha}: give fractions between 0 and 1")
     options.arm = options.arm or list(DEFAULT_ARMS)
-    options.cores = cores_of(options.cores)
     comparing = Comparing(Path.cwd(), options, say, show)
     if options.bisect:
         return bisect(comparing, options.base, options.head)
     return comparing.compare(options.base, options.head).code
-
-
-def cores_of(text: str) -> tuple[int, ...]:
-    """``4,5`` as core numbers."""
-    if text and not all(part.isdecimal() for part in text.split(",")):
-        raise UsageError(f"--cores {text}: give core numbers, as in 4,5")
-    return tuple(int(part) for part in text.split(",") if part)

@@ -9,14 +9,13 @@ from typing import Any, TypeAlias
 
 from harness import __version__
 from harness.ab import command as ab
-from harness.commands import exchange, history, machine, nightly
-from harness.machine.lease import DEFAULT_WAIT_S
+from harness.commands import exchange, history, machine, nightly, options
 from harness.power import command as power
 from harness.run import DEFAULT_TIMEOUT_S
-from harness.rundir import SUITES
 from harness.typed import typed
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
+_REPORT_FORMS = ("text", "markdown", "html", "json", "junit")
 _FORMS = "a sealed bundle, a run folder, a baselines folder, or a baseline's .json"
 _OVERVIEW = """\
 the usual way:
@@ -96,8 +95,8 @@ examples:
 """,
     )
     run.add_argument("scopes", nargs="+", metavar="SCOPE", help="a subfolder of the suites folder")
-    run.add_argument("--run-dir", type=Path, help="the run's folder (default: a new one under artifacts/runs)")
-    run.add_argument("--suites", type=Path, default=SUITES, help="where the scopes lie (default: %(default)s)")
+    options.add_run_dir(run)
+    options.add_suites(run)
     run.add_argument("--resume", action="store_true", help="pass over scopes that finished in this run folder")
     run.add_argument(
         "--not-run", action="append", default=[], metavar="SCOPE=REASON", help="do not run it; record the reason"
@@ -116,45 +115,24 @@ examples:
         metavar="SECONDS",
         help="end a scope after (default: %(default)g)",
     )
-    run.add_argument(
-        "--lease",
-        choices=("auto", "none"),
-        default="auto",
-        help="auto: hold the visible GPUs, or without one the CPU for scopes that take times (default: %(default)s)",
-    )
-    run.add_argument(
-        "--lease-timeout",
-        type=float,
-        default=DEFAULT_WAIT_S,
-        metavar="SECONDS",
-        help="wait for the lease at most (default: %(default)g)",
-    )
+    options.add_lease(run, "hold the visible GPUs, or without one the CPU for scopes that take times")
 
 
 def _judging(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--strict", action="store_true", help="an undecided number ends in exit code 5")
+    options.add_strict(parser)
+    options.add_margin(parser, 0.03)
     parser.add_argument(
-        "--margin",
-        type=_fraction,
-        default=0.03,
+        "--level",
+        type=options.fraction,
+        default=0.95,
         metavar="FRACTION",
-        help="least relative change of a time (default: 0.03)",
-    )
-    parser.add_argument(
-        "--level", type=_fraction, default=0.95, metavar="FRACTION", help="confidence of intervals (default: 0.95)"
+        help="confidence of intervals (default: %(default)s)",
     )
     parser.add_argument(
         "--assume-comparable",
         action="store_true",
         help="compare times although the machines' facts differ or are unknown",
     )
-
-
-def _fraction(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
 
 
 def _seal(commands: Commands) -> None:
@@ -181,16 +159,12 @@ def _sealing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", default="baselines", metavar="WHAT", help=f"{_FORMS}; or none (default: %(default)s)"
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("artifacts/bundles"), help="where bundles go (default: %(default)s)"
-    )
-    parser.add_argument("--suites", type=Path, default=SUITES, help="to name the scopes that were not run")
+    options.add_out(parser)
+    options.add_suites(parser)
     parser.add_argument(
         "--parent", type=Path, metavar="BUNDLE", help="the bundle this one follows; its digest is recorded"
     )
-    parser.add_argument(
-        "--quarantine", type=Path, default=Path("baselines/quarantine.toml"), help="default: %(default)s"
-    )
+    options.add_quarantine(parser, options.QUARANTINE)
     _judging(parser)
 
 
@@ -207,7 +181,7 @@ where several shards ran one case, a failure beside a pass is FLAKY, two values 
 times are those of the first shard and never pooled; the report names every such case
 """,
     )
-    merge.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
+    merge.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE", help="two or more sealed bundles")
     _sealing(merge)
 
 
@@ -224,8 +198,8 @@ examples:
   (cd NAME && sha256sum -c manifest-sha256.txt)   the same digests, checked without us
 """,
     )
-    verify.add_argument("bundle", type=Path, metavar="BUNDLE")
-    verify.add_argument("--digest", default="", help="the SHA-256 its manifest must have")
+    verify.add_argument("bundle", type=Path, metavar="BUNDLE", help="a sealed bundle, or a zip of one")
+    verify.add_argument("--digest", default="", metavar="SHA256", help="the digest that its manifest must have")
 
 
 def _compare(commands: Commands) -> None:
@@ -240,20 +214,12 @@ examples:
   harness compare OLD NEW --format junit -o comparison.xml
 """,
     )
-    compare.add_argument("base", type=Path, metavar="BASE")
-    compare.add_argument("head", type=Path, metavar="HEAD")
-    compare.add_argument(
-        "--quarantine", type=Path, metavar="FILE", help="cases whose failures do not gate (default: none)"
-    )
+    compare.add_argument("base", type=Path, metavar="BASE", help="what was there before")
+    compare.add_argument("head", type=Path, metavar="HEAD", help="what is to be judged")
+    options.add_quarantine(compare, None)
     compare.add_argument("--explain", metavar="ROW", help="all that is known about the rows whose id contains ROW")
-    _output(compare)
+    options.add_output(compare, _REPORT_FORMS)
     _judging(compare)
-
-
-def _output(parser: argparse.ArgumentParser) -> None:
-    forms = ("text", "markdown", "html", "json", "junit")
-    parser.add_argument("--format", choices=forms, default="text", help="default: %(default)s")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to the terminal")
 
 
 def _accept(commands: Commands) -> None:
@@ -267,10 +233,14 @@ examples:
   harness accept A --scope kernels --reason 'ten new cases'     a scope without timings needs one
 """,
     )
-    accept.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
-    accept.add_argument("--reason", required=True, help="why the new values are right; kept in the ledger")
+    accept.add_argument(
+        "bundles", nargs="+", type=Path, metavar="BUNDLE", help="one sealed bundle, or two of one commit"
+    )
+    accept.add_argument(
+        "--reason", required=True, metavar="TEXT", help="why the new values are right; kept in the ledger"
+    )
     accept.add_argument("--scope", action="append", metavar="SCOPE", help="only this one (may be repeated)")
-    accept.add_argument("--baselines", type=Path, default=Path("baselines"), help="default: %(default)s")
+    options.add_baselines(accept)
     accept.add_argument("--without-samples", action="store_true", help="accept outcomes and exact numbers, no timings")
 
 
@@ -285,8 +255,8 @@ examples:
   harness report artifacts/bundles/NAME --format html -o report.html
 """,
     )
-    report.add_argument("bundle", type=Path, metavar="BUNDLE")
-    _output(report)
+    report.add_argument("bundle", type=Path, metavar="BUNDLE", help="a sealed bundle")
+    options.add_output(report, _REPORT_FORMS)
 
 
 def _selftest(commands: Commands) -> None:
@@ -294,5 +264,10 @@ def _selftest(commands: Commands) -> None:
         "selftest",
         help="show that the gate can fail",
         description="Make a small real bundle, plant one fault after the other, check that each gives its exit code.",
+        epilog="""\
+examples:
+  harness selftest
+  harness selftest --keep faults                  and look at the bundles afterwards
+""",
     )
-    selftest.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the bundles there to look at")
+    selftest.add_argument("--keep", type=Path, metavar="DIR", help="leave the bundles there to look at")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from harness.commands.options import add_baselines, add_out, add_output, add_run_dir
 from harness.errors import UsageError
 from harness.rundir import SCOPE_NAME, new_run_id, open_run
 from harness.typed import typed
@@ -31,16 +32,16 @@ def _export(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
         description="Pack a bundle into a zip; the same bundle gives the same bytes.",
         epilog="example:\n  harness export artifacts/bundles/NAME -o NAME.zip\n",
     )
-    export.add_argument("bundle", type=Path, metavar="BUNDLE")
-    export.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.zip")
+    export.add_argument("bundle", type=Path, metavar="BUNDLE", help="a sealed bundle")
+    export.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.zip", help="the zip to write")
     unpack = add_parser(
         "import",
         help="a bundle out of a zip file",
         description="Unpack a zip that `harness export` made, without trusting it, and check the bundle in it.",
         epilog="example:\n  harness import NAME.zip --out artifacts/bundles\n",
     )
-    unpack.add_argument("zip", type=Path, metavar="FILE.zip")
-    unpack.add_argument("--out", type=Path, default=Path("artifacts/bundles"), help="default: %(default)s")
+    unpack.add_argument("zip", type=Path, metavar="FILE.zip", help="what `harness export` wrote")
+    add_out(unpack)
 
 
 def _attest(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -56,10 +57,10 @@ examples:
 a pair of keys: openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out public.pem
 """,
     )
-    attest.add_argument("bundle", type=Path, metavar="BUNDLE")
+    attest.add_argument("bundle", type=Path, metavar="BUNDLE", help="a sealed bundle")
     attest.add_argument("--key", type=Path, metavar="PEM", help="private to sign, public to check")
     attest.add_argument("--check", type=Path, metavar="FILE", help="hold this statement against the bundle")
-    attest.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to the terminal")
+    add_output(attest)
 
 
 def _ingest(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
@@ -82,9 +83,9 @@ examples:
         metavar="FILE",
         help="results that name no case are called like their file: give both sides of a comparison the same name",
     )
-    ingest.add_argument("--scope", required=True, help="the name of the scope they become")
+    ingest.add_argument("--scope", required=True, metavar="SCOPE", help="the name of the scope they become")
     ingest.add_argument("--form", choices=FORMS, default="auto", help="which tool wrote them (default: %(default)s)")
-    ingest.add_argument("--run-dir", type=Path, help="the run's folder (default: a new one under artifacts/runs)")
+    add_run_dir(ingest)
     ingest.add_argument("--device-key", metavar="KEY", help="the device they were measured on, if you know it")
     ingest.add_argument(
         "--fact", action="append", default=[], metavar="KEY=VALUE", help="another fact you know about the machine"
@@ -103,8 +104,8 @@ examples:
 exit codes: 0 nothing wrong, 1 something is wrong (stale alone is not)
 """,
     )
-    audit.add_argument("bundles", type=Path, nargs="*", metavar="BUNDLE")
-    audit.add_argument("--baselines", type=Path, default=Path("baselines"), help="default: %(default)s")
+    audit.add_argument("bundles", type=Path, nargs="*", metavar="BUNDLE", help="recent sealed bundles to check against")
+    add_baselines(audit)
 
 
 def export_command(options: argparse.Namespace, show: Show) -> int:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from harness.commands.options import add_margin, add_output
 from harness.errors import HarnessError, UsageError
 from harness.model import Evidence
 from harness.trends.history import MARGIN_FLOOR, History, build_history
@@ -33,20 +34,12 @@ a bundle that does not verify is named, left out, and makes the exit code 3
     history.add_argument("bundles", type=Path, nargs="+", metavar="DIR", help="a sealed bundle, or a folder of them")
     history.add_argument("--only", metavar="TEXT", default="", help="only series whose case or metric holds this text")
     history.add_argument("--device-key", metavar="KEY", default="", help="only bundles of this device")
-    history.add_argument(
-        "--margin",
-        type=float,
-        default=MARGIN_FLOOR,
-        help="the least relative change worth a name (default: %(default)s)",
-    )
-    history.add_argument("--format", choices=FORMS, default="text", help="default: %(default)s")
-    history.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to the terminal")
+    add_margin(history, MARGIN_FLOOR)
+    add_output(history, FORMS)
 
 
 def history_command(options: argparse.Namespace, write: Callable[[bytes], None], *, color: bool, width: int) -> int:
     """``harness history``: the result goes to ``write``; the code is 3 where a bundle could not be read."""
-    if not 0 < options.margin < 1:
-        raise UsageError(f"--margin {options.margin}: a fraction between 0 and 1, such as {MARGIN_FLOOR}")
     evidence, not_read = read_bundles(find_bundles(options.bundles))
     kept = [bundle for bundle in evidence if options.device_key in ("", bundle.device_key)]
     if evidence and not kept:

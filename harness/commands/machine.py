@@ -38,20 +38,27 @@ examples:
 the lease ends with the command, or with whoever is killed; HARNESS_LEASE_DIR moves the locks
 """,
     )
-    lease.add_argument("action", choices=("list", "run"))
+    lease.add_argument("action", choices=("list", "run"), help="who holds what, or hold it while COMMAND runs")
     lease.add_argument("--cpu", action="store_true", help="lease the CPU")
     lease.add_argument("--gpu", metavar="all|INDEX,...", default="", help="lease these of the visible GPUs")
     lease.add_argument(
-        "--timeout", type=float, default=DEFAULT_WAIT_S, metavar="SECONDS", help="wait at most (default: %(default)g)"
+        "--timeout", type=float, default=DEFAULT_WAIT_S, metavar="SECONDS", help="longest wait (default: %(default)g)"
     )
     doctor = add_parser(
         "doctor",
         help="what on this machine will spoil a measurement",
         description="Look at the machine for about a second: what will spoil a measurement, and what to do about it.",
-        epilog="exit codes: 0 nothing bad (or not --strict), 1 with --strict where something is bad",
+        epilog="""\
+examples:
+  harness doctor
+  harness doctor --strict                                   before a measurement that must not be spoilt
+exit codes: 0 nothing bad (or not --strict), 1 with --strict where something is bad
+""",
     )
     doctor.add_argument("--strict", action="store_true", help="end with 1 where something is bad")
-    doctor.add_argument("--artifacts", type=Path, default=Path("artifacts"), help="whose disk to look at")
+    doctor.add_argument(
+        "--artifacts", type=Path, default=Path("artifacts"), metavar="DIR", help="whose disk to look at"
+    )
 
 
 def lease_command(options: argparse.Namespace, command: Sequence[str], say: Say, show: Say) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.commands.history import find_bundles
+from harness.commands.options import add_output
 from harness.errors import EvidenceError, HarnessError, UsageError
 from harness.files import write_atomic
 from harness.trends.nights import confirmed, judge_nights
@@ -37,9 +38,10 @@ exit codes: 0 nothing confirmed, 1 confirmed, 3 a bundle does not verify
     nightly.add_argument("bundles", type=Path, nargs="+", metavar="DIR", help="a sealed bundle, or a folder of them")
     nightly.add_argument("--issue", type=Path, metavar="FILE", help="write the issue's text there")
     nightly.add_argument("--device-key", metavar="KEY", default="", help="default: that of the latest bundle")
-    nightly.add_argument("--last", type=int, default=LAST, metavar="N", help="look at so many (default: %(default)s)")
-    nightly.add_argument("--format", choices=FORMS, default="text", help="default: %(default)s")
-    nightly.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to the terminal")
+    nightly.add_argument(
+        "--last", type=int, default=LAST, metavar="N", help="how many nights to look at (default: %(default)s)"
+    )
+    add_output(nightly, FORMS)
 
 
 def nightly_command(options: argparse.Namespace, write: Callable[[bytes], None], *, color: bool, width: int) -> int:

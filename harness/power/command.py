@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.commands.options import core_numbers
 from harness.errors import UsageError
 from harness.typed import typed
 from harness.verdict import ExitCode
@@ -33,19 +34,39 @@ examples:
 a study that was interrupted goes on where it stopped; results of two machines do not go into one file
 """,
     )
-    power.add_argument("action", choices=("run", "show"))
-    power.add_argument("results", nargs="?", type=Path, default=DEFAULT_RESULTS, help="default: %(default)s")
+    power.add_argument("action", choices=("run", "show"), help="go on with the trials, or print what they say")
     power.add_argument(
-        "--cores", action="append", default=[], metavar="N,...", help="cores of one lane of trials (may be repeated)"
+        "results",
+        nargs="?",
+        type=Path,
+        default=DEFAULT_RESULTS,
+        metavar="RESULTS",
+        help="the file of all trials (default: %(default)s)",
     )
-    power.add_argument("--arm", default="smollm2", help="an arm of suites/latency/power.toml (default: %(default)s)")
     power.add_argument(
-        "--seconds", type=float, default=float("inf"), help="stop after; the trials under way do not count"
+        "--cores",
+        action="append",
+        type=core_numbers,
+        default=[],
+        metavar="N,...",
+        help="cores of one lane of trials (may be repeated)",
+    )
+    power.add_argument(
+        "--arm", default="smollm2", metavar="NAME", help="an arm of suites/latency/power.toml (default: %(default)s)"
+    )
+    power.add_argument(
+        "--seconds",
+        type=float,
+        default=float("inf"),
+        metavar="SECONDS",
+        help="stop after; unfinished trials do not count (default: when none is left)",
     )
     power.add_argument(
         "--forked", action="store_true", help="repeats are forks of a process that has imported the engine: faster"
     )
-    power.add_argument("--trials", type=int, default=0, help="at most so many now (default: all that are left)")
+    power.add_argument(
+        "--trials", type=int, default=0, metavar="N", help="most trials to run now (default: all that are left)"
+    )
     power.add_argument("--picture", type=Path, metavar="FILE", help="show: draw the rates as SVG")
     power.add_argument("--report", type=Path, metavar="FILE", help="show: the whole study as one HTML page")
 
@@ -75,17 +96,11 @@ def _run(options: argparse.Namespace, say: Say) -> None:
     left = next_trials(study.results)
     left = left[: options.trials] if options.trials else left
     append(options.results, machine)
-    cores = tuple(_cores(text) for text in options.cores) or (tuple(sorted(os.sched_getaffinity(0))),)
+    cores = tuple(options.cores) or (tuple(sorted(os.sched_getaffinity(0))),)
     deadline = time.monotonic() + options.seconds
     say(f"{len(left)} trials left, {len(cores)} side by side")
     lanes = Lanes(root, cores, dict(os.environ), options.forked)
     side_by_side(Setup(options.arm, deadline=deadline), left, lanes, options.results, say)
-
-
-def _cores(text: str) -> tuple[int, ...]:
-    if not all(part.isdecimal() for part in text.split(",")):
-        raise UsageError(f"--cores {text}: give core numbers, as in 4,5")
-    return tuple(map(int, text.split(",")))
 
 
 def _show(options: argparse.Namespace, show: Say) -> int:
