@@ -28,6 +28,7 @@ def git(root: Path, *arguments: str) -> str:
         ([V100] * 4, "sm70-v100sxm2-32g-x4"),
         ([Gpu(0, "u", "Tesla V100-PCIE-16GB", (7, 0), 16160)], "sm70-v100pcie-16g-x1"),
         ([H200], "sm90-h200-ptx70-x1"),
+        ([Gpu(0, "u", "Tesla T4", (7, 5), 15360)], "sm75-t4-ptx70-x1"),
         ([Gpu(0, "u", "NVIDIA A100-SXM4-80GB", (8, 0), 81920)] * 2, "sm80-a100sxm4-80g-ptx70-x2"),
         ([Gpu(0, "u", "NVIDIA GeForce RTX 4090", (8, 9), 24564)], "sm89-rtx4090-ptx70-x1"),
     ],
@@ -67,6 +68,8 @@ def test_only_listed_variables_are_read() -> None:
         "OMP_NUM_THREADS": "2",
         "AWS_SECRET_ACCESS_KEY": "hunter2",
         "GITHUB_TOKEN": "ghp_x",
+        "VLLM_API_KEY": "hunter2",
+        "NCCL_SECRET": "hunter2",
         "PATH": "/bin",
         "SM70_LONG": "x" * 1000,
     }

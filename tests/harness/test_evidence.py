@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.errors import EvidenceError
-from harness.evidence import read_scope
+from harness.evidence import attempt_folders, read_scope, shard_folders
 from harness.model import CaseStatus, OriginKind
 from tests.harness.test_records import SAMPLES, TOKENS, end, line, start
 
@@ -81,6 +81,43 @@ def test_failing_then_passing_is_flaky_and_has_no_times(tmp_path: Path) -> None:
         "2 tries are kept; the last one of each case counts",
         "t.py::a: its times are left out, it is flaky",
     )
+
+
+@pytest.mark.parametrize("bad", ["failed", "error"])
+def test_a_case_that_was_ever_unwell_stays_flaky(tmp_path: Path, bad: str) -> None:
+    put(tmp_path / "s" / "attempts" / "1", ran("a", bad), xml(a=bad), exit_code=1)
+    put(tmp_path / "s" / "attempts" / "2", ran("a"), xml(a="passed"))
+    put(tmp_path / "s", ran("a"), xml(a="passed"))
+    (only,) = read_scope(tmp_path / "s", FACTS).cases
+    assert (only.status, only.reason) == (CaseStatus.FLAKY, "failed at try 1, passed at try 3")
+
+
+def test_an_interrupted_try_takes_nothing_back(tmp_path: Path) -> None:
+    """It ran what it ran; what it did not reach keeps its word from the try before."""
+    put(tmp_path / "s" / "attempts" / "1", ran("a") + ran("b"), xml(a="passed", b="passed"))
+    put(tmp_path / "s", ran("a"), state="interrupted", exit_code=2, problem="interrupted")
+    assert [case.node for case in read_scope(tmp_path / "s", FACTS).cases] == ["t.py::a", "t.py::b"]
+
+
+def test_the_figures_of_a_case_are_those_of_its_last_try(tmp_path: Path) -> None:
+    def stating(value: float) -> bytes:
+        return line("metric", node="t.py::a", name="m", value=value, unit="B", better="lower", assume="exact")
+
+    put(tmp_path / "s" / "attempts" / "1", ran("a") + stating(1.0), xml(a="passed"))
+    put(tmp_path / "s", ran("a") + stating(2.0), xml(a="passed"))
+    assert [metric.value for metric in read_scope(tmp_path / "s", FACTS).metrics] == [2.0]
+
+
+def test_tries_and_shards_come_by_number_without_a_gap(tmp_path: Path) -> None:
+    for kind, folders_of in (("attempts", attempt_folders), ("shards", shard_folders)):
+        home = tmp_path / kind
+        for number in (11, 10, 9, 2, 1):
+            (home / kind / str(number)).mkdir(parents=True)
+        with pytest.raises(EvidenceError, match=r"are numbered from 1, found 1, 10, 11, 2, 9"):
+            folders_of(home)
+        for number in range(3, 9):
+            (home / kind / str(number)).mkdir()
+        assert [int(path.name) for path in folders_of(home)] == list(range(1, 12))
 
 
 def test_a_whole_try_forgets_cases_that_are_gone_but_not_that_they_failed(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from harness.errors import UsageError
 from harness.model import Evidence
 from harness.trends import history_table
 from harness.trends.history import History, Series, build_history
-from harness.trends.levels import confirmed_steps
+from harness.trends.levels import confirmed_steps, corrected_p, night_margin, proposed_steps
 from harness.verdict import MetricOutcome
 from tests.harness.conftest import call_here
 from tests.report import nights as made
@@ -170,6 +170,30 @@ def test_one_wild_night_is_no_step() -> None:
 def test_a_change_within_the_margin_is_no_step_however_sure() -> None:
     assert confirmed_steps(noisy(1, 60, 0.001, 0.02, 30), 0.03) == []
     assert confirmed_steps(noisy(1, 60, 0.001, 0.02, 30), 0.01) == [30]
+
+
+def test_a_step_is_proposed_where_three_nights_stand_on_both_sides() -> None:
+    low, high = [10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 10.0, 10.1], [15.0, 15.1, 14.9]
+    assert proposed_steps([*low, *high]) == [8]
+    for few in ([*low, *high[:2]], [*high[:2], *low]):
+        assert all(3 <= edge <= len(few) - 3 for edge in proposed_steps(few))
+    assert proposed_steps([10.0, 10.0, 15.0, 15.0, 15.0]) == []
+
+
+def test_the_p_of_a_step_counts_the_places_where_it_could_have_been() -> None:
+    """Four below four: 2 of the 70 orderings, times the places in between that leave three nights a side."""
+    below, above = [1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]
+    assert corrected_p(below, above, 8) == pytest.approx(3 * 2 / 70)
+    assert corrected_p(below, above, 12) == pytest.approx(7 * 2 / 70)
+    assert corrected_p(below, above, 6) == pytest.approx(2 / 70)
+    assert corrected_p(below, above, 100) == 1.0
+
+
+def test_a_night_may_stray_by_the_margin_or_by_three_deviations_whichever_is_more() -> None:
+    assert night_margin([10.0, 10.0, 10.0, 10.0], 0.03) == 0.03
+    # Neighbours that differ by 2 % of a normal law lie 0.02 * 1.0483 apart in sigma.
+    jumps = [10.0, 10.0 * math.exp(0.02), 10.0, 10.0 * math.exp(0.02)]
+    assert math.log1p(night_margin(jumps, 0.03)) == pytest.approx(3 * 1.0483 * 0.02)
 
 
 def test_three_nights_against_three_are_too_few() -> None:

@@ -72,13 +72,16 @@ def test_nesting_names_and_cases_outside_any_suite() -> None:
 def test_suite_level_trouble_is_never_green() -> None:
     xml = b"""<testsuites><testsuite name="a"><error message="could not load"/></testsuite>
       <testsuite name="b" tests="3" failures="2"><testcase name="x"/></testsuite>
-      <testsuite name="c" tests="5"/></testsuites>"""
+      <testsuite name="c" tests="5"/><testsuite name="d" tests="1"/>
+      <testsuite name="e" errors="1"><testcase name="x"/></testsuite></testsuites>"""
     cases = {case.node: case for case in parse_junit(xml, "f").cases}
     assert cases["a::(suite)"].status is CaseStatus.ERROR
     assert cases["a::(suite)"].reason == "suite-level error: could not load"
     assert cases["b::(suite)"].status is CaseStatus.UNKNOWN
     assert "states 2 failures, none is listed" in cases["b::(suite)"].reason
     assert cases["c::(suite)"].status is CaseStatus.UNKNOWN
+    assert cases["d::(suite)"].status is CaseStatus.UNKNOWN
+    assert "states 1 failures, none is listed" in cases["e::(suite)"].reason
     assert cases["b::x"].status is CaseStatus.PASSED
 
 

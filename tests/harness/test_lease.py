@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -209,6 +210,25 @@ def test_a_replaced_lock_file_is_seen(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(LeaseLost, match="another file"):
             lease.check()
+
+
+def test_a_file_replaced_between_opening_and_locking_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lock = tmp_path / "cpu.lock", fcntl.flock
+    replaced = []
+
+    def replace_once(descriptor: int, how: int) -> None:
+        if not replaced:
+            path.unlink()
+            path.touch()
+            replaced.append(path)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", replace_once)
+    with take(tmp_path) as lease:
+        lease.check()
+        assert os.path.samestat(os.fstat(lease.descriptors["cpu"]), path.stat())
 
 
 def test_a_child_counts_as_part_of_the_lease(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,5 @@ def test_problems_exit_codes_and_seconds_of_all_shards() -> None:
     found = joined(scope(case("a")), dead)
     assert (found.exit_code, found.seconds, found.problem) == (3, 5.0, "shard 2: died")
     assert found.argv == ("pytest", ";", "pytest", "-x")
+    # Nobody knows how a shard without an exit code ended, so nobody knows it of the whole.
+    assert joined(scope(case("a")), replace(dead, exit_code=None)).exit_code is None

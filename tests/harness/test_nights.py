@@ -73,6 +73,19 @@ def test_what_is_confirmed(scopes: tuple[ScopeEvidence, ...], held: list[tuple[s
 def test_the_order_is_that_of_time_not_of_arrival() -> None:
     runs = [run(1, GOOD), run(2, BAD_A), run(3, BAD_A)]
     assert keys(judge_nights(reversed(runs))) == [("a", 2)]
+    named = [(replace(head, label=label), *rest) for label, (head, *rest) in zip(("z", "m", "a"), runs, strict=True)]
+    assert [night.evidence.label for night in judge_nights(named)] == ["z", "m", "a"]
+
+
+def test_two_figures_of_one_case_are_two_findings() -> None:
+    def stating(**values: int) -> ScopeEvidence:
+        rows = tuple(replace(metric("a", value), name=name) for name, value in values.items())
+        return scope(case("a"), metrics=rows)
+
+    base = evidence(stating(one=1, other=1), label="baselines")
+    apart = nights(stating(one=2, other=1), stating(one=1, other=2), base=base)
+    assert (keys(apart), bad_in_a_row(apart)) == ([], 2)
+    assert keys(nights(stating(one=2, other=1), stating(one=2, other=1), base=base)) == [("a", 2)]
 
 
 def test_a_scope_that_is_no_clean_run_is_a_finding() -> None:

@@ -83,6 +83,10 @@ def test_statuses() -> None:
 def test_a_case_that_ran_twice_in_one_process() -> None:
     failed_then_passed = start() + end("n", "failed", "x") + start() + end()
     assert to_cases(parse_records(failed_then_passed, "r"))[0].status is CaseStatus.FLAKY
+    erred_then_passed = start() + end("n", "error", "x") + start() + end()
+    assert to_cases(parse_records(erred_then_passed, "r"))[0].status is CaseStatus.FLAKY
+    two_at_once_and_one_ended = start() + start() + end()
+    assert to_cases(parse_records(two_at_once_and_one_ended, "r"))[0].status is CaseStatus.CRASHED
     passed_then_failed = start() + end() + start() + end("n", "failed", "x")
     assert to_cases(parse_records(passed_then_failed, "r"))[0].status is CaseStatus.FAILED
     passed_then_open = start() + end() + start()

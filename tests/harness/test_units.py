@@ -52,6 +52,25 @@ def test_no_text_raises(text: str) -> None:
 
 def test_conversion() -> None:
     assert convert(2.0, "s", "ms") == 2000.0
+    # Factors by what the units are, both ways; the micro sign and the Greek letter look alike and are two characters.
+    for unit, other, factor in (
+        ("min", "s", 60),
+        ("h", "min", 60),
+        ("s", "ms", 1e3),
+        ("ms", "us", 1e3),
+        ("us", "ns", 1e3),
+        ("s", "\u00b5s", 1e6),
+        ("s", "\u03bcs", 1e6),
+        ("KiB", "B", 1024),
+        ("MiB", "KiB", 1024),
+        ("GiB", "MiB", 1024),
+        ("kB", "B", 1000),
+        ("MB", "kB", 1000),
+        ("GB", "MB", 1000),
+        ("tok/s", "token/s", 1),
+    ):
+        assert convert(3.0, unit, other) == pytest.approx(3.0 * factor, rel=1e-12)
+        assert convert(3.0 * factor, other, unit) == pytest.approx(3.0, rel=1e-12)
     assert same_dimension("ms", "us")
     assert same_dimension("odd", "odd")
     assert not same_dimension("ms", "MiB")
