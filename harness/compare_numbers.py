@@ -33,8 +33,8 @@ def compare_numbers(
     base: ScopeEvidence | None, head: ScopeEvidence, facts: Sequence[Difference], policy: Policy
 ) -> list[MetricRow]:
     """One row for every metric, token control and sample set of either side."""
-    stranger = other_device(list(facts))
-    obstacle = said(stranger) if stranger else ""
+    elsewhere = other_device(list(facts))
+    obstacle = said(elsewhere) if elsewhere else ""
     timing_obstacle = next((said(row) for row in facts if row.fatal), "")
     cases = {case.node: case for case in head.cases}
     rows = _metrics(base, head, obstacle, cases)

@@ -14,7 +14,7 @@ from harness.crosscheck import UNWELL, cross_check
 from harness.errors import EvidenceError
 from harness.files import sha256_file
 from harness.machine.environment import same_machine_facts
-from harness.machine.observe import TELEMETRY_FILE, machine_notes
+from harness.machine.observe import TELEMETRY_FILE, machine_doubts, machine_notes
 from harness.machine.telemetry import read_samples
 from harness.machine.tracks import tracks
 from harness.model import (
@@ -84,6 +84,8 @@ def _read(folder: Path, record: ScopeFile, common: dict[str, str]) -> ScopeEvide
     tries = [read_try(path) for path in [*earlier, folder]]
     cases, last_try = fold_tries(tries)
     green = {node for node, case in cases.items() if case.status.green}
+    timed = any(entry.samples for entry in tries)
+    doubts = machine_doubts(folder, timed, float(environment.get("cpu.usable") or 0))
     problem = record.problem or ("" if record.state == "finished" else record.state)
     return ScopeEvidence(
         scope=record.scope,
@@ -97,7 +99,8 @@ def _read(folder: Path, record: ScopeFile, common: dict[str, str]) -> ScopeEvide
         tokens=tuple(control for entry in tries for control in entry.tokens if last_try.get(control.node) is entry),
         problem=problem,
         environment=own,
-        notes=(*_notes(tries, cases, green), *machine_notes(folder, any(entry.samples for entry in tries))),
+        notes=(*_notes(tries, cases, green), *machine_notes(folder, timed), *doubts),
+        doubts=doubts,
         tracks=_tracks(folder / TELEMETRY_FILE),
     )
 

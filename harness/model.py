@@ -239,7 +239,8 @@ class ScopeEvidence:
 
     ``problem`` says why the process as a whole is no clean run (died by a signal, collected nothing, timed out).
     ``environment`` is given only where this scope's facts are not those of the whole ``Evidence`` (a baseline, a
-    carried or merged scope). ``notes`` are doubts that travel with the scope.
+    carried or merged scope). ``notes`` are doubts that travel with the scope, ``doubts`` those among them that speak
+    against its times: what the machine did meanwhile, as its counters tell.
     """
 
     scope: str
@@ -254,6 +255,7 @@ class ScopeEvidence:
     problem: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     tracks: tuple[Track, ...] = ()
 
     def __post_init__(self) -> None:

@@ -58,8 +58,21 @@ def wanted_resources(scopes: Sequence[str], gpus: Sequence[Gpu]) -> tuple[Sequen
     return gpus, not gpus and any(scope in TIMED_SCOPES for scope in scopes)
 
 
+def machine_doubts(folder: Path, timed: bool, processors: float = 0.0) -> tuple[str, ...]:
+    """What the machine's counters say against a scope's times; nothing for a scope without times.
+
+    Of ``processors`` that the scope could use, others may have as many as it never used at once.
+    """
+    path = folder / TELEMETRY_FILE
+    if not timed or not path.exists():
+        return ()
+    samples = read_samples(path)
+    busiest = max((sample.cpu.own or 0.0 for sample in samples), default=0.0)
+    return tuple(f"while it ran, {doubt}" for doubt in witness(samples, max(0.0, processors - busiest)).doubts)
+
+
 def machine_notes(folder: Path, timed: bool) -> list[str]:
-    """Doubts about a scope's times that the machine itself gives; none for a scope without times."""
+    """What lacks so that the times of a scope could be trusted; nothing for a scope without times."""
     if not timed:
         return []
     notes = []
@@ -70,5 +83,5 @@ def machine_notes(folder: Path, timed: bool) -> list[str]:
     path = folder / TELEMETRY_FILE
     samples = read_samples(path) if path.exists() else []
     if not samples:
-        return [*notes, "the machine was not watched meanwhile (no telemetry)"]
-    return [*notes, *(f"while it ran, {doubt}" for doubt in witness(samples).doubts)]
+        notes.append("the machine was not watched meanwhile (no telemetry)")
+    return notes

@@ -215,9 +215,11 @@ def test_tokens() -> None:
     two = [
         replace(tokens("n"), finish=("stop", "stop"), prompt_sha256=(SHA, SHA), sha256=SHA[:-1] + end) for end in "bc"
     ]
-    assert numbers(*map(with_tokens, two))["greedy"].reason.startswith("other tokens: the whole hash differs")
+    assert numbers(with_tokens(two[0]), with_tokens(two[1]))["greedy"].reason.startswith(
+        "other tokens: the whole hash differs"
+    )
     counted = [replace(tokens("n"), acceptance_histogram=(3, rounds)) for rounds in (4, 5)]
-    other = numbers(*map(with_tokens, counted))["greedy"]
+    other = numbers(with_tokens(counted[0]), with_tokens(counted[1]))["greedy"]
     assert (other.outcome, other.reason) == (
         MetricOutcome.CHANGED,
         "same tokens and rounds, another acceptance histogram",
@@ -379,3 +381,28 @@ def test_comparing_a_thing_with_itself_finds_nothing() -> None:
     assert {row.outcome for row in compared.metrics} == {MetricOutcome.SAME}
     assert compared.differences == ()
     assert isinstance(itself.scopes[0].samples[0], Samples)
+
+
+@pytest.mark.parametrize("factor", [1.2, 0.8], ids=["slower", "faster"])
+@pytest.mark.parametrize("side", ["base", "head"])
+def test_a_difference_beside_a_busy_machine_decides_nothing(side: str, factor: float) -> None:
+    sides = {"base": timed(EIGHT), "head": timed(tuple(factor * value for value in EIGHT))}
+    sides[side] = replace(sides[side], doubts=("while it ran, 0.90 processors' worth of time went to other processes",))
+    row = numbers(sides["base"], sides["head"])["round_ms"]
+    assert row.outcome is MetricOutcome.UNDECIDED
+    word = "WORSE" if factor > 1 else "BETTER"
+    assert row.reason == (
+        f"{word} by the figures, but {side}: while it ran, 0.90 processors' worth of time went to other processes: "
+        "measure again on a quiet machine"
+    )
+    assert row.interval is not None
+
+
+def test_a_busy_machine_takes_nothing_from_what_is_the_same_or_from_turns() -> None:
+    """What agrees agreed in spite of it, and both sides of a session of turns met the same machine."""
+    doubts = ("while it ran, 0.05 processors' worth of time was taken by other machines",)
+    session = Pairing("s", 0.05, 24, 0.01, "floor")
+    slower = tuple(1.2 * value for value in EIGHT)
+    assert numbers(timed(EIGHT), replace(timed(EIGHT), doubts=doubts))["round_ms"].outcome is MetricOutcome.SAME
+    turns = numbers(timed(EIGHT, pairing=session), replace(timed(slower, pairing=session), doubts=doubts))["round_ms"]
+    assert turns.outcome is MetricOutcome.WORSE

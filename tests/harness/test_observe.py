@@ -14,7 +14,7 @@ import pytest
 from harness.machine.cpu_counters import CpuSample
 from harness.machine.gpus import Gpu
 from harness.machine.lease import CPU, FOLDER_VARIABLE, Lease, acquire
-from harness.machine.observe import LEASE_FILE, TELEMETRY_FILE, Watch, machine_notes, wanted_resources
+from harness.machine.observe import LEASE_FILE, TELEMETRY_FILE, Watch, machine_doubts, machine_notes, wanted_resources
 from harness.machine.telemetry import read_samples
 from tests.harness.conftest import REPOSITORY, Harness, harness_environment
 
@@ -63,12 +63,15 @@ def test_doubts_about_times(tmp_path: Path, lease: Lease) -> None:
         "the machine was not watched meanwhile (no telemetry)",
     ]
     (tmp_path / LEASE_FILE).write_text(json.dumps(lease.record.json()))
+    assert machine_doubts(tmp_path, timed=True) == ()
     _telemetry(tmp_path, others=0.1)
     assert machine_notes(tmp_path, timed=True) == []
+    assert machine_doubts(tmp_path, timed=True) == ()
     _telemetry(tmp_path, others=0.9)
-    assert machine_notes(tmp_path, timed=True) == [
-        "while it ran, 0.90 processors' worth of time went to other processes"
-    ]
+    busy = "while it ran, 0.90 processors' worth of time went to other processes"
+    assert machine_doubts(tmp_path, timed=True) == machine_doubts(tmp_path, timed=True, processors=1) == (busy,)
+    assert machine_doubts(tmp_path, timed=True, processors=2) == ()  # of which one at most was used
+    assert machine_doubts(tmp_path, timed=False) == ()
     (tmp_path / LEASE_FILE).write_text(json.dumps(replace(lease.record, foreign="not known: a reason").json()))
     assert machine_notes(tmp_path, timed=True)[0] == "other processes on its GPUs could not be seen"
 
