@@ -13,11 +13,21 @@ from collections.abc import Iterable, Mapping
 from harness.comparability import differences, other_device
 from harness.compare_numbers import compare_numbers
 from harness.model import CaseResult, CaseStatus, Evidence, Origin, OriginKind, ScopeEvidence
-from harness.verdict import CaseOutcome, CaseRow, Comparison, Difference, MetricRow, Policy, Quarantine, ScopeRow
+from harness.verdict import (
+    NOT_COMPARABLE,
+    CaseOutcome,
+    CaseRow,
+    Comparison,
+    Difference,
+    MetricRow,
+    Policy,
+    Quarantine,
+    ScopeRow,
+)
 
 JUDGE = 4  # raised when the same two pieces of evidence would be judged differently
 RENAME_LIMIT = 200  # beyond so many missing or new cases a suggestion would be a guess
-RENAME_LIKENESS = 0.8
+RENAME_SIMILARITY = 0.8
 NOT_ASKED = "not part of this run"
 _FAILING = (CaseStatus.FAILED, CaseStatus.ERROR)
 
@@ -48,9 +58,9 @@ def compare(
                 base.environment_of(base_scope), head.environment_of(scope), assume_comparable=policy.assume_comparable
             )
         found += [_in_scope(row, scope.scope) for row in facts]
-        stranger = other_device(facts)
-        known = None if stranger else base_scope
-        case_rows += compare_cases(known, scope, held, "not comparable" if stranger else "new")
+        elsewhere = other_device(facts)
+        known = None if elsewhere else base_scope
+        case_rows += compare_cases(known, scope, held, NOT_COMPARABLE if elsewhere else "new")
         metric_rows += compare_numbers(base_scope, scope, facts, policy)
     if base is not None:
         ran = {scope.scope for scope in head.scopes}
@@ -170,9 +180,9 @@ def _suggest_renames(rows: list[CaseRow]) -> list[CaseRow]:
         return rows
     suggestion = {}
     for row in gone:
-        likest = max(new, key=lambda candidate: _likeness(row.node, candidate.node))
-        if _likeness(row.node, likest.node) >= RENAME_LIKENESS:
-            suggestion[row.node] = f"{row.reason}; renamed to {likest.node}?"
+        closest = max(new, key=lambda candidate: _similarity(row.node, candidate.node))
+        if _similarity(row.node, closest.node) >= RENAME_SIMILARITY:
+            suggestion[row.node] = f"{row.reason}; renamed to {closest.node}?"
     return [
         CaseRow(row.scope, row.node, row.outcome, row.base, row.head, suggestion[row.node])
         if row.outcome is CaseOutcome.MISSING and row.node in suggestion
@@ -181,8 +191,8 @@ def _suggest_renames(rows: list[CaseRow]) -> list[CaseRow]:
     ]
 
 
-def _likeness(one: str, other: str) -> float:
-    """Likeness of two ids with their numbers blanked, so that ``test_x[8]`` is not taken for ``test_x[16]`` renamed."""
+def _similarity(one: str, other: str) -> float:
+    """How alike two ids are; 0 where they differ in numbers only: ``test_x[8]`` is not ``test_x[16]`` renamed."""
     if re.sub(r"\d+", "", one) == re.sub(r"\d+", "", other):
         return 0.0
     return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()

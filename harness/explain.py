@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.comparability import said
-from harness.verdict import CaseRow, Comparison, MetricRow
+from harness.verdict import NOT_COMPARABLE, CaseRow, Comparison, MetricRow
 
 
 def explain(comparison: Comparison, part: str) -> str:
@@ -24,7 +24,8 @@ def explain(comparison: Comparison, part: str) -> str:
 
 
 def _case(row: CaseRow) -> list[str]:
-    states = f"{row.base or 'absent'} at base, {row.head or 'absent'} at head"
+    before = "not compared" if row.reason.startswith(NOT_COMPARABLE) else row.base or "absent"
+    states = f"{before} at base, {row.head or 'absent'} at head"
     return [f"{row.node}", f"  {row.outcome}: {states}", *([f"  {row.reason}"] if row.reason else [])]
 
 

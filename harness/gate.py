@@ -13,7 +13,7 @@ from harness.compare import NOT_ASKED
 from harness.model import PYTEST_USAGE, CaseStatus, OriginKind, ScopeSummary
 from harness.verdict import CaseOutcome, CaseRow, Comparison, ExitCode, GateDecision, MetricOutcome, MetricRow, Policy
 
-NAMED = 3
+NAMED = 3  # of many cases or numbers, so many are named in a reason
 _BAD_NUMBER = {
     MetricOutcome.WORSE: "{n} worse",
     MetricOutcome.CHANGED: "{n} changed",
@@ -132,13 +132,12 @@ def _comparability_reasons(comparison: Comparison) -> Iterable[Reason]:
     for asked in comparison.scopes:
         if asked.origin.kind is OriginKind.NOT_RUN and asked.origin.detail != NOT_ASKED:
             yield Reason(ExitCode.NOTHING_COMPARABLE, f"scope {asked.scope} was not run: {asked.origin.detail}")
-    strangers = [row for row in comparison.differences if row.fatal and row.key == "device_key"]
-    for row in strangers:
+    elsewhere = [row for row in comparison.differences if row.fatal and row.key == "device_key"]
+    for row in elsewhere:
         scope = f"scope {row.scope}: " if row.scope else ""
-        yield Reason(
-            ExitCode.NOTHING_COMPARABLE,
-            f"{scope}nothing is comparable: {row.key} is {row.base} at base, {row.head} at head",
-        )
+        seen = f"{row.key} is {row.base} at base, {row.head} at head"
+        todo = "; ingest with --device-key, or judge with --assume-comparable" if row.base == row.head else ""
+        yield Reason(ExitCode.NOTHING_COMPARABLE, f"{scope}nothing is comparable: {seen}{todo}")
     if comparison.base and not any(row.base_cases is not None for row in comparison.scopes):
         yield Reason(ExitCode.NOTHING_COMPARABLE, f"nothing is comparable: {comparison.base} has no scope at all")
 

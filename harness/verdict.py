@@ -64,6 +64,9 @@ class Difference:
     scope: str = ""
 
 
+NOT_COMPARABLE = "not comparable"  # begins the reason of a case whose base is of another device: it was not looked at
+
+
 @dataclass(frozen=True, slots=True)
 class CaseRow:
     scope: str

@@ -165,6 +165,8 @@ def ingest_command(options: argparse.Namespace, show: Show, say: Show) -> int:
     say(f"{options.scope}: {len({case.node for case in found.cases})} cases of {found.tool}")
     for doubt in found.doubts:
         say(f"  doubt: {doubt}")
+    if "device_key" not in facts:
+        say("  the files do not say on which device: --device-key KEY does; else judge with --assume-comparable")
     show(str(run_dir))
     say(f"seal it with: {typed('seal', str(run_dir))}")
     return ExitCode.OK

@@ -56,6 +56,7 @@ def _reasons(document: Document, width: int) -> list[Text]:
     lines = [_cut(Text(f"  because {reason}"), width) for reason in untold[:_REASONS]]
     if len(untold) > _REASONS:
         lines[-1:] = [Text(f"  and {len(document.verdict.reasons) - _REASONS + 1:,} more reasons", style="dim")]
+    lines[:1] = _wrapped(f"  because {untold[0]}", width, _SENTENCE_LINES) if untold else []  # it says what to do
     return lines
 
 

@@ -362,7 +362,9 @@ def test_two_foreign_runs_are_compared_on_a_person_s_word(tmp_path: Path) -> Non
     assert unknown.code == 4
     told = call_here(tmp_path, "compare", str(base), str(head), "--format", "json")
     reasons = json.loads(told.out)["decision"]["reasons"]
-    assert "nothing is comparable: device_key is unknown at base, unknown at head" in reasons
+    seen, todo = reasons[0].split("; ")
+    assert seen == "nothing is comparable: device_key is unknown at base, unknown at head"
+    assert todo == "ingest with --device-key, or judge with --assume-comparable"
     assumed = call_here(tmp_path, "compare", str(base), str(head), "--assume-comparable", "--format", "json")
     assert assumed.code == 1
     rows = {row["name"]: row["outcome"] for row in json.loads(assumed.out)["comparison"]["metrics"]}

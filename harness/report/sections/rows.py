@@ -18,7 +18,7 @@ from harness.report.words import (
     status_word,
     visible,
 )
-from harness.verdict import CaseRow, MetricOutcome, MetricRow
+from harness.verdict import NOT_COMPARABLE, CaseRow, MetricOutcome, MetricRow
 
 Row = TypeVar("Row")
 
@@ -123,7 +123,8 @@ def _was_stated(row: MetricRow, side: str) -> bool:
 
 
 def case_sides(row: CaseRow) -> tuple[str, str]:
-    return status_word(row.base), status_word(row.head)
+    base = "not compared" if row.reason.startswith(NOT_COMPARABLE) else status_word(row.base)
+    return base, status_word(row.head)
 
 
 def change_text(row: MetricRow) -> str:
