@@ -189,9 +189,9 @@ class LLM:
     def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
         """Resolve everything that a request leaves open, or say why it cannot run."""
         token_ids = tuple(self.tokenizer.encode(prompt) if isinstance(prompt, str) else _whole_numbers(prompt))
-        strange = [token_id for token_id in token_ids if not 0 <= token_id < self.runner.vocab_size]
-        if strange:
-            raise InputError(f"token id {strange[0]} in the prompt; allowed: 0 to {self.runner.vocab_size - 1}")
+        unknown = [token_id for token_id in token_ids if not 0 <= token_id < self.runner.vocab_size]
+        if unknown:
+            raise InputError(f"token id {unknown[0]} in the prompt; allowed: 0 to {self.runner.vocab_size - 1}")
         room = self.max_model_len - len(token_ids)
         if room < 1:
             raise InputError(

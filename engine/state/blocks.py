@@ -63,9 +63,9 @@ class BlockPool:
 
     def share(self, blocks: Sequence[int]) -> None:
         """Add an owner to blocks that are owned or idle. Raises ``ValueError`` for others, before any is changed."""
-        strange = [block for block in blocks if block not in self._owners and block not in self._idle]
-        if strange:
-            raise ValueError(f"blocks {strange} hold nothing; allowed: blocks that are owned or kept")
+        empty = [block for block in blocks if block not in self._owners and block not in self._idle]
+        if empty:
+            raise ValueError(f"blocks {empty} hold nothing; allowed: blocks that are owned or kept")
         for block in blocks:
             self._idle.pop(block, None)
             self._owners[block] = self._owners.get(block, 0) + 1
@@ -78,9 +78,9 @@ class BlockPool:
 
     def free(self, blocks: Sequence[int]) -> None:
         """Take one owner off each block. Raises ``ValueError`` for one that has none, before any is changed."""
-        strange = [block for block in blocks if block not in self._owners]
-        if strange or len(set(blocks)) != len(blocks):
-            raise ValueError(f"blocks {strange or blocks} are not out; allowed: blocks that have an owner, once each")
+        unowned = [block for block in blocks if block not in self._owners]
+        if unowned or len(set(blocks)) != len(blocks):
+            raise ValueError(f"blocks {unowned or blocks} are not out; allowed: blocks that have an owner, once each")
         # From the end: the first block of a text is the one that another text is most likely to share.
         for block in reversed(blocks):
             self._owners[block] -= 1
