@@ -18,6 +18,7 @@ from engine.state.sequence import Reservation
 from engine.state.slots import StateRows
 
 _STOP = -1
+_FIRST = 256  # integers of the first message: nearly every round fits, and waits for one message instead of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +78,41 @@ class Leader:
 
     def announce(self, batch: Sequence[SequenceRows], prefill: bool) -> None:
         """Tell the followers to run this forward too."""
-        flat = torch.tensor(Announcement(tuple(batch), prefill).integers(), dtype=torch.int64)
-        self._group.broadcast(torch.tensor([len(flat)], dtype=torch.int64))
-        self._group.broadcast(flat)
+        self.tell(Announcement(tuple(batch), prefill).integers())
+
+    def tell(self, flat: Sequence[int]) -> None:
+        """Send ``flat`` to where `hear` is called: in one message if it fits, what is left of it in a second one."""
+        first = torch.zeros(_FIRST, dtype=torch.int64)
+        head = torch.tensor([len(flat), *flat[: _FIRST - 1]], dtype=torch.int64)
+        first[: len(head)] = head
+        self._group.broadcast(first)
+        if rest := flat[_FIRST - 1 :]:
+            self._group.broadcast(torch.tensor(rest, dtype=torch.int64))
 
     def dismiss(self) -> None:
         """Tell the followers that there will be no more."""
-        self._group.broadcast(torch.tensor([_STOP], dtype=torch.int64))
+        self._group.broadcast(torch.full((_FIRST,), _STOP, dtype=torch.int64))
+
+
+def hear(group: Group) -> list[int] | None:
+    """What rank 0 tells next; None once it has dismissed its followers."""
+    first = torch.zeros(_FIRST, dtype=torch.int64)
+    group.broadcast(first)
+    size, *flat = first.tolist()
+    if size == _STOP:
+        return None
+    if size > len(flat):
+        rest = torch.zeros(size - len(flat), dtype=torch.int64)
+        group.broadcast(rest)
+        flat += rest.tolist()
+    return flat[:size]
 
 
 def follow(runner: ModelRunner, group: Group) -> int:
     """A follower's life: every forward that rank 0 announces, until it is dismissed; how many there were."""
     forwards = 0
-    size = torch.zeros(1, dtype=torch.int64)
-    while True:
-        group.broadcast(size)
-        if int(size) == _STOP:
-            return forwards
-        flat = torch.zeros(int(size), dtype=torch.int64)
-        group.broadcast(flat)
-        announced = parse(flat.tolist())
+    while (flat := hear(group)) is not None:
+        announced = parse(flat)
         runner.forward(announced.batch, prefill=announced.prefill)
         forwards += 1
+    return forwards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.llm import LLM
+from engine.model.followers import Leader, hear
 from engine.model.runner import SequenceRows
 from engine.parallel.collectives import Collectives
 from engine.parallel.group import Group
@@ -152,6 +154,17 @@ def batch_tokens(group: Group, config: EngineConfig, prompts: list[list[int]], c
     if failed:  # no tokens would equal no tokens
         raise RuntimeError(f"{len(failed)} of {len(results)} requests failed: {failed[0]}")
     return [tuple(result.token_ids) for result in results]
+
+
+def heard(group: Group, rows: list[list[int]]) -> list[list[int]]:
+    """Rank 0 tells ``rows`` one by one, then dismisses the others; what each of these heard until then."""
+    if group.rank:
+        return list(iter(partial(hear, group), None))
+    leader = Leader(group)
+    for row in rows:
+        leader.tell(row)
+    leader.dismiss()
+    return rows
 
 
 def refuse(group: Group, ranks: tuple[int, ...], kind: type[Exception]) -> int:

@@ -82,6 +82,13 @@ def test_an_announcement_survives_the_way(record: Record) -> None:
     assert parse(sent.integers()) == sent
 
 
+def test_followers_hear_what_rank_0_tells(record: Record) -> None:
+    """Announcements that fit into one message, that just do, that just do not, and that take a long second one."""
+    record.group("followers")
+    rows = [list(range(7, 7 + length)) for length in (1, 254, 255, 256, 257, 3, 4000)]
+    assert on_ranks(2, jobs.heard, rows) == [rows, rows]
+
+
 @pytest.mark.parametrize("change", [lambda flat: flat[:-1], lambda flat: [*flat, 0]], ids=["cut-short", "one-more"])
 def test_a_damaged_announcement_is_refused(change: object, record: Record) -> None:
     record.group("followers")
