@@ -19,12 +19,14 @@ import msgspec
 
 from harness.codec import decode
 from harness.comparability import differences, is_asked_for
-from harness.errors import EvidenceError, UsageError, file_error
+from harness.errors import EvidenceError, UsageError
+from harness.files import read_limited
 from harness.model import CaseResult, CaseStatus, Evidence, Metric, Samples, ScopeEvidence, TokenControl
 from harness.stats import median
 from harness.verdict import Policy
 
 SCHEMA = 1
+SIZE_LIMIT = 256 << 20
 _NOT_KEPT = {"group", "rounds", "unfit"}  # long or of no use in a comparison
 
 
@@ -48,11 +50,7 @@ def path_of(folder: Path, device_key: str, scope: str) -> Path:
 
 def load_file(path: Path) -> BaselineFile:
     """One baseline file. Raises ``EvidenceError``."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise file_error(error, path, "read") from error
-    baseline = decode(content, BaselineFile, str(path))
+    baseline = decode(read_limited(path, SIZE_LIMIT), BaselineFile, str(path))
     if baseline.schema != SCHEMA:
         raise EvidenceError(f"{path}: baseline schema {baseline.schema}, this harness reads {SCHEMA}")
     if baseline.environment.get("device_key") != baseline.device_key:

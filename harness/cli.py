@@ -12,12 +12,13 @@ import errno
 import gc
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from harness.ab import command as ab
 from harness.commands import evidence, exchange, history, machine, nightly
@@ -31,6 +32,9 @@ from harness.rundir import SCOPE_NAME, SUITES, new_run_id, open_run
 from harness.typed import typed
 from harness.verdict import ExitCode
 
+# Characters that steer a terminal: an escape in a case's name must not recolour, move or hide what stands here.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code."""
@@ -41,32 +45,34 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         parser.error(f"harness {options.command} takes nothing after --")
     options.pytest_args, options.own = pytest_args, own
     signal.signal(signal.SIGTERM, _as_interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a file may be called what the terminal's encoding does not hold
+            stream.reconfigure(errors="backslashreplace")
     commands: dict[str, Callable[[argparse.Namespace], int]] = {
         "run": run_command,
-        "seal": lambda chosen: evidence.seal_command(chosen, print),
-        "verify": lambda chosen: evidence.verify_command(chosen, print),
-        "compare": lambda chosen: evidence.compare_command(chosen, print),
-        "accept": lambda chosen: evidence.accept_command(chosen, print),
-        "report": lambda chosen: evidence.report_command(chosen, print, say),
+        "seal": lambda chosen: evidence.seal_command(chosen, show),
+        "verify": lambda chosen: evidence.verify_command(chosen, show),
+        "compare": lambda chosen: evidence.compare_command(chosen, show),
+        "accept": lambda chosen: evidence.accept_command(chosen, show),
+        "report": lambda chosen: evidence.report_command(chosen, show, say),
         "history": lambda chosen: _over_many(history.history_command, chosen),
         "nightly": lambda chosen: _over_many(nightly.nightly_command, chosen),
-        "merge": lambda chosen: evidence.merge_command(chosen, print),
-        "export": lambda chosen: exchange.export_command(chosen, print),
-        "import": lambda chosen: exchange.import_command(chosen, print),
-        "attest": lambda chosen: exchange.attest_command(chosen, print),
-        "ingest": lambda chosen: exchange.ingest_command(chosen, print, say),
-        "audit": lambda chosen: exchange.audit_command(chosen, print),
+        "merge": lambda chosen: evidence.merge_command(chosen, show),
+        "export": lambda chosen: exchange.export_command(chosen, show),
+        "import": lambda chosen: exchange.import_command(chosen, show),
+        "attest": lambda chosen: exchange.attest_command(chosen, show),
+        "ingest": lambda chosen: exchange.ingest_command(chosen, show, say),
+        "audit": lambda chosen: exchange.audit_command(chosen, show),
         "selftest": selftest_command,
-        "lease": lambda chosen: machine.lease_command(chosen, pytest_args, say, print),
-        "doctor": lambda chosen: machine.doctor_command(chosen, print),
-        "ab": lambda chosen: ab.ab_command(chosen, say, print),
-        "power": lambda chosen: power.power_command(chosen, say, print),
+        "lease": lambda chosen: machine.lease_command(chosen, pytest_args, say, show),
+        "doctor": lambda chosen: machine.doctor_command(chosen, show),
+        "ab": lambda chosen: ab.ab_command(chosen, say, show),
+        "power": lambda chosen: power.power_command(chosen, say, show),
     }
     collecting = gc.isenabled()
     gc.disable()  # records live to the end and hold no cycles: looking for some is half the time of a large bundle
     try:
         code = commands[options.command](options)
-        sys.stdout.flush()
     except HarnessError as error:
         say(f"harness: {error}")
         if error.hint:
@@ -76,13 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         say("harness: interrupted; what was being written is whole or absent")
         say(f"  -> go on with: {_again(options)}")
         code = ExitCode.INTERRUPTED
-    except BrokenPipeError:  # `harness report ... | head`
-        sys.stderr.close()
-        code = ExitCode.OK
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would be complained of at exit
+        _discard(sys.stdout)
         say(f"harness: the output cannot be written: {error.strerror}")
         say("  -> make room or write elsewhere")
         code = ExitCode.USAGE
@@ -106,14 +109,35 @@ def _as_interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def show(text: str) -> None:
+    """A result, on stdout."""
+    _put(sys.stdout, text + "\n")
+
+
 def say(text: str) -> None:
-    """A line for a person, on stderr: stdout holds results only."""
-    print(text, file=sys.stderr, flush=True)
+    """A line for a person, on stderr: stdout holds results only. What files brought along cannot steer a terminal."""
+    _put(sys.stderr, _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text) + "\n")
 
 
 def tell(text: str) -> None:
     """Words that stay on their line, for progress on a terminal."""
-    print(text, end="", file=sys.stderr, flush=True)
+    _put(sys.stderr, text)
+
+
+def _put(stream: TextIO | None, text: str) -> None:
+    """Write at once. Whoever reads no further (``| head -1``) changes nothing about what the command does or says."""
+    if stream is None:  # closed by the caller: `harness run ... >&-`
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        _discard(stream)
+
+
+def _discard(stream: TextIO) -> None:
+    """What is written from now on goes nowhere; what is left would be complained of at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # ---- run ------------------------------------------------------------------------------------------------------------
@@ -135,7 +159,7 @@ def run_command(options: argparse.Namespace) -> int:
     ]
     if options.resume and not (run_dir / "run.json").exists():
         say(f"{run_dir} holds no run yet: there is nothing to resume, every scope runs")
-    line = ProgressLine(sys.stderr.isatty(), tell)
+    line = ProgressLine(sys.stderr is not None and sys.stderr.isatty(), tell)
     try:
         with (
             open_run(run_dir, options.suites) as run,
@@ -152,7 +176,7 @@ def run_command(options: argparse.Namespace) -> int:
     decision = decide_run(summaries)
     for reason in decision.reasons:
         say(f"  {reason}")
-    print(run_dir)
+    show(str(run_dir))
     if decision.code is ExitCode.USAGE:
         return decision.code
     suites = [] if options.suites == SUITES else ["--suites", str(options.suites)]
@@ -182,7 +206,7 @@ def _check_scopes(names: Sequence[str], suites: Path) -> None:
 def _over_many(command: Callable[..., int], options: argparse.Namespace) -> int:
     """``harness history`` and ``harness nightly``: one result out of many bundles."""
     color, width = evidence.screen()
-    with evidence.output(options.output, print) as write:
+    with evidence.output(options.output, show) as write:
         return command(options, write, color=color, width=width)
 
 
@@ -192,11 +216,11 @@ def selftest_command(options: argparse.Namespace) -> int:
 
     def tell(result: Result) -> None:
         word = "ok  " if result.ok else "FAIL"
-        print(f"{word} {result.fault:<31} exit {result.got}, must be {int(result.expected)}  {result.said}", flush=True)
+        show(f"{word} {result.fault:<31} exit {result.got}, must be {int(result.expected)}  {result.said}")
 
     results = selftest(_call, options.keep, tell)
     failed = [result for result in results if not result.ok]
-    print(f"{len(results) - len(failed)} of {len(results)} faults gave the exit code they must")
+    show(f"{len(results) - len(failed)} of {len(results)} faults gave the exit code they must")
     return ExitCode.REGRESSION if failed else ExitCode.OK
 
 

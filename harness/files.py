@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.errors import file_error
+from harness.errors import EvidenceError, file_error
 
 CHUNK = 1 << 20
 _UTC = "%Y-%m-%dT%H:%M:%SZ"
@@ -38,6 +38,18 @@ def sha256_file(path: Path) -> str:
         while chunk := stream.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def read_limited(path: Path, limit: int) -> bytes:
+    """A file's bytes. One that is longer than ``limit``, as a device without an end is, raises ``EvidenceError``."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(limit + 1)
+    except OSError as error:
+        raise file_error(error, path, "read") from error
+    if len(content) > limit:
+        raise EvidenceError(f"{path}: more than the {limit} bytes that are read of such a file")
+    return content
 
 
 def json_bytes(value: Any) -> bytes:

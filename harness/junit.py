@@ -17,7 +17,8 @@ from xml.etree.ElementTree import ParseError
 from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import DefusedXMLParser
 
-from harness.errors import EvidenceError, file_error
+from harness.errors import EvidenceError
+from harness.files import read_limited
 from harness.model import CaseStatus
 from harness.units import parse_duration
 
@@ -94,13 +95,7 @@ class JUnitReport:
 
 def read_junit(path: Path) -> JUnitReport:
     """Read a file. Raises ``EvidenceError`` where it is no JUnit XML, cut, or refused."""
-    try:
-        size = path.stat().st_size
-        if size > SIZE_LIMIT:
-            raise EvidenceError(f"{path}: {size} bytes; JUnit files up to {SIZE_LIMIT} are read")
-        return parse_junit(path.read_bytes(), str(path))
-    except OSError as error:
-        raise file_error(error, path, "read") from error
+    return parse_junit(read_limited(path, SIZE_LIMIT), str(path))
 
 
 def parse_junit(content: bytes, name: str) -> JUnitReport:

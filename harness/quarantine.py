@@ -10,24 +10,24 @@ import tomllib
 from datetime import date
 from pathlib import Path
 
-from harness.errors import EvidenceError, file_error
+from harness.errors import EvidenceError, UsageError
+from harness.files import read_limited
 from harness.model import IllegalRecord
 from harness.verdict import Quarantine
 
 LONGEST_DAYS = 30
 MOST = 20
+SIZE_LIMIT = 1 << 20
 _FIELDS = {"node", "owner", "reason", "since", "expires", "ticket"}
 
 
-def read_quarantine(path: Path) -> dict[str, Quarantine]:
-    """Entries by node id; an absent file has none."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+def read_quarantine(path: Path, *, named: bool = False) -> dict[str, Quarantine]:
+    """Entries by node id. An absent file has none, unless somebody ``named`` it: then it is missed."""
+    if not path.exists():
+        if named:
+            raise UsageError(f"there is no quarantine file {path}", "give one, or leave --quarantine out")
         return {}
-    except OSError as error:
-        raise file_error(error, path, "read") from error
-    return parse_quarantine(content, str(path))
+    return parse_quarantine(read_limited(path, SIZE_LIMIT), str(path))
 
 
 def parse_quarantine(content: bytes, name: str) -> dict[str, Quarantine]:

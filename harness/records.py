@@ -15,7 +15,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from harness.errors import EvidenceError, file_error
+from harness.errors import EvidenceError
+from harness.files import read_limited
 from harness.model import Assume, Better, CaseResult, CaseStatus, IllegalRecord, Metric, Pairing, Samples, TokenControl
 
 SCHEMA = 1
@@ -150,14 +151,7 @@ class RecordSet:
 
 def read_records(path: Path) -> RecordSet:
     """Read one file. Raises ``EvidenceError`` naming file and line."""
-    try:
-        size = path.stat().st_size
-        if size > FILE_LIMIT:
-            raise EvidenceError(f"{path}: {size} bytes, more than the {FILE_LIMIT} a scope may write")
-        content = path.read_bytes()
-    except OSError as error:
-        raise file_error(error, path, "read") from error
-    return parse_records(content, str(path))
+    return parse_records(read_limited(path, FILE_LIMIT), str(path))
 
 
 def parse_records(content: bytes, name: str) -> RecordSet:

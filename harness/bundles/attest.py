@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.bundles.bundle import Bundle
-from harness.errors import EvidenceError, UsageError, file_error
-from harness.files import json_bytes
+from harness.errors import EvidenceError, UsageError
+from harness.files import json_bytes, read_limited
 from harness.model import CaseStatus
 from harness.verdict import CaseOutcome, CaseRow, ExitCode
 
@@ -137,9 +137,7 @@ def _libraries() -> tuple[Any, Any, Any]:
 def _loaded(load: Any, path: Path, kind: str, **keywords: Any) -> Any:
     exceptions: Any = importlib.import_module("cryptography.exceptions")
     try:
-        return load(path.read_bytes(), **keywords)
-    except OSError as error:
-        raise file_error(error, path, "read") from error
+        return load(read_limited(path, SIZE_LIMIT), **keywords)
     except (ValueError, TypeError, exceptions.UnsupportedAlgorithm) as error:
         raise UsageError(
             f"{path}: no {kind} key in PEM that could be read: {error}",
@@ -148,14 +146,7 @@ def _loaded(load: Any, path: Path, kind: str, **keywords: Any) -> Any:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        size = path.stat().st_size
-        content = path.read_bytes() if size <= SIZE_LIMIT else b""
-    except OSError as error:
-        raise file_error(error, path, "read") from error
-    if size > SIZE_LIMIT:
-        raise EvidenceError(f"{path}: {size} bytes; attestations up to {SIZE_LIMIT} are read")
-    return _object(content, path)
+    return _object(read_limited(path, SIZE_LIMIT), path)
 
 
 def _object(content: bytes, path: Path) -> dict[str, Any]:

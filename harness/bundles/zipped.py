@@ -44,6 +44,8 @@ def read_zip(source: Path, out: Path) -> Path:
     """Unpack a zip of one bundle below ``out`` and check it; gives the bundle's folder."""
     if not source.exists():
         raise UsageError(f"there is nothing at {source}", "give a zip that `python -m harness export` made")
+    if not source.is_file():  # of a device or a pipe the end, where a zip has its index, is looked for in vain
+        raise UsageError(f"{source} is no regular file", "give a zip that `python -m harness export` made")
     try:
         with zipfile.ZipFile(source) as archive:
             entries = archive.infolist()

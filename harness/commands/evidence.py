@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.commands.options import QUARANTINE
 from harness.errors import EvidenceError, UsageError
 from harness.model import OriginKind
 from harness.run import known_scopes
@@ -31,7 +32,7 @@ WIDEST = 120
 
 def screen() -> tuple[bool, int]:
     """Whether standard output takes colours, and how many columns a result may use there."""
-    return sys.stdout.isatty(), min(shutil.get_terminal_size().columns, WIDEST)
+    return sys.stdout is not None and sys.stdout.isatty(), min(shutil.get_terminal_size().columns, WIDEST)
 
 
 def _policy(options: argparse.Namespace) -> Policy:
@@ -82,7 +83,7 @@ def _seal_request(options: argparse.Namespace) -> SealRequest:
         find_base=find_base,
         policy=_policy(options),
         today=datetime.now(UTC).date().isoformat(),
-        quarantine=read_quarantine(options.quarantine),
+        quarantine=read_quarantine(options.quarantine, named=options.quarantine != QUARANTINE),
         known_scopes=tuple(scopes),
         carried=tuple(_carried(text) for text in getattr(options, "carry", ())),
         parent=open_bundle(options.parent).evidence.digest if options.parent else "",
@@ -162,7 +163,7 @@ def compare_command(options: argparse.Namespace, show: Show) -> int:
         head = open_evidence(options.head)
         base = open_evidence(options.base, head.device_key)
         policy = _policy(options)
-        quarantine = read_quarantine(options.quarantine) if options.quarantine else {}
+        quarantine = read_quarantine(options.quarantine, named=True) if options.quarantine else {}
         comparison = compare(base, head, policy, quarantine, datetime.now(UTC).date().isoformat())
         decision = decide(comparison, policy)
         if options.explain is not None:

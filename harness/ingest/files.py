@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import EvidenceError, UsageError, file_error
-from harness.files import json_bytes, utc_now, write_atomic, write_new, writing
+from harness.errors import EvidenceError, UsageError
+from harness.files import json_bytes, read_limited, utc_now, write_atomic, write_new, writing
 from harness.ingest.benchmarks import READERS
 from harness.ingest.foreign import Foreign, to_lines
 from harness.junit import SIZE_LIMIT, parse_junit
@@ -71,8 +71,6 @@ def _read(into: Foreign, form: str, path: Path, content: bytes) -> None:
 
 def _parsed(content: bytes, path: Path) -> dict[str, Any]:
     """A JSON object; ``NaN`` and infinities, which some tools write, count as not known."""
-    if len(content) > SIZE_LIMIT:
-        raise EvidenceError(f"{path}: {len(content)} bytes; files up to {SIZE_LIMIT} are read")
     try:
         data = json.loads(content.decode("utf-8-sig"), parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
@@ -88,10 +86,7 @@ def ingest_into(run: RunDir, scope: str, paths: Sequence[Path], form: str, facts
     for path in paths:
         if not path.exists():
             raise UsageError(f"there is nothing at {path}", "give files that another tool wrote")
-        try:
-            files.append((path, path.read_bytes()))
-        except OSError as error:
-            raise file_error(error, path, "read") from error
+        files.append((path, read_limited(path, SIZE_LIMIT)))
     names = [f"{number:03d}-{_NOT_PLAIN.sub('_', path.name)[-80:]}" for number, path in enumerate(paths, 1)]
     found = ingest_files(files, form)
     lines = encode_lines(to_lines(found))

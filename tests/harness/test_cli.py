@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from harness.commands.arguments import build_parser
 from harness.commands.progress_line import ProgressLine
 from harness.model import Origin, OriginKind, ScopeSummary
 from harness.progress import ScopeProgress
-from tests.harness.conftest import REPOSITORY, call_here
+from tests.harness.conftest import REPOSITORY, call_here, harness_environment
 
 
 def commands() -> list[str]:
@@ -46,6 +47,48 @@ def test_a_full_disk_is_one_line_and_a_hint(sealed: Path) -> None:
         "  -> make room or write elsewhere",
     ]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["| head", ">&-", "2>&-"])
+def test_who_reads_no_further_does_not_change_the_verdict(sealed: Path, closed: str) -> None:
+    baseline = sealed / "baselines" / "cpu-x86-64" / "green.json"
+    baseline.write_text(baseline.read_text().replace("test_plain", "test_gone"))
+    head = min((sealed / "artifacts" / "bundles").iterdir())
+    own = [sys.executable, "-m", "harness", "compare", "baselines", str(head)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = own if closed == "| head" else ["sh", "-c", f'exec "$@" {closed}', "sh", *own]
+    stdout = writer if closed == "| head" else subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            argv, cwd=sealed, env=harness_environment(), stdout=stdout, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_what_a_file_brings_along_does_not_steer_the_terminal(tmp_path: Path) -> None:
+    done = call_here(tmp_path, "ingest", "\x1b]0;pwned\x07.xml", "--scope", "s")
+    assert done.code == 2
+    assert "there is nothing at \\x1b]0;pwned\\x07.xml" in done.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "says"),
+    [
+        (("compare", "{head}", "{head}", "--quarantine", "absent.toml"), 2, "there is no quarantine file absent.toml"),
+        (("seal", "runs/a", "--quarantine", "absent.toml"), 2, "there is no quarantine file absent.toml"),
+        (("compare", "{head}", "{head}", "--quarantine", "/dev/zero"), 3, "/dev/zero: more than the 1048576 bytes"),
+        (("import", "/dev/zero"), 2, "/dev/zero is no regular file"),
+        (("attest", "{head}", "--check", "/dev/zero"), 3, "/dev/zero: more than the 67108864 bytes"),
+    ],
+)
+def test_files_that_are_absent_or_have_no_end(sealed: Path, argv: tuple[str, ...], code: int, says: str) -> None:
+    head = str(min((sealed / "artifacts" / "bundles").iterdir()))
+    done = call_here(sealed, *(word.format(head=head) for word in argv))
+    assert done.code == code
+    assert says in done.err
 
 
 @pytest.mark.parametrize("command", commands())
