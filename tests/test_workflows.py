@@ -36,12 +36,16 @@ def test_the_schema_sees_a_misspelt_key(tmp_path: Path) -> None:
     assert "timeout-minuets" in schema_says(spoilt)
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_each_command_of_ours_is_understood(path: Path) -> None:
-    for line in _HARNESS.findall(path.read_text()):
+@pytest.mark.parametrize(("script", "least"), [(".ci/run", 0), (".github/workflows/nightly.yml", 1)])
+def test_each_command_of_ours_is_understood(script: str, least: int) -> None:
+    text = (ROOT / script).read_text()
+    commands, called = _HARNESS.findall(text), _SESSION.findall(text)
+    assert called, "no session is found in it: the pattern no longer fits how it is written"
+    assert len(commands) >= least
+    for line in commands:
         build_parser().parse_args(line.split())  # argparse exits where it does not understand
     sessions = set(re.findall(r"@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text()))
-    for names in _SESSION.findall(path.read_text()):
+    for names in called:
         assert set(names.split()) <= sessions
 
 
@@ -52,6 +56,11 @@ def test_an_issue_is_filed_only_from_what_two_nights_agree_in() -> None:
     assert "rm -f artifacts/issue.md" in text[: text.index("An issue, or a word")]
 
 
+def test_ci_runs_what_the_script_says() -> None:
+    assert "run: bash .ci/run\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+
+
 def test_no_workflow_names_a_secret_but_github_s_own_token() -> None:
+    assert [path.name for path in WORKFLOWS] == ["ci.yml", "nightly.yml"]
     for path in WORKFLOWS:
         assert "secrets." not in path.read_text(), path.name

@@ -30,6 +30,7 @@ def kernels(build_record: dict[str, Any], record: Record) -> list[dict[str, Any]
     if not isinstance(build_record["device_images"], list):
         record.not_run(f"no device images in this build: {build_record['device_images']}")
     rows: list[dict[str, Any]] = build_record["kernels"]
+    assert rows, "device images without a single kernel: what loops over kernels would look at nothing"
     return rows
 
 

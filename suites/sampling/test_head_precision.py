@@ -71,6 +71,14 @@ def _reports(logits: heads.F32, chosen: Chosen) -> list[RowReport]:
     return [_report(*row) for row in zip(logits, chosen.exact, chosen.top_p, strict=True)]
 
 
+def _may_differ(exact: heads.F64, top_p: float, report: RowReport, error: float) -> bool:
+    """Whether logits that are off by up to ``error`` explain another nucleus: its edge, or a swap of near tokens."""
+    if oracle.rank(exact, TOP_K).edge_margin(top_p) <= error:
+        return True
+    gaps = [exact[gone] - exact[came] for gone in report.missing for came in report.extra]
+    return bool(gaps) and max(gaps) <= 2 * error
+
+
 def _hardest(row: heads.F32 | heads.F64) -> tuple[float, float]:
     """The margin and the top-p at which the row is hardest but still decided."""
     ranking = oracle.rank(row, TOP_K)
@@ -160,7 +168,7 @@ def test_engines_own_head(chosen: Chosen, record: Record) -> None:
     """The head that the engine runs on a CPU: Q8_0 weights and 16-bit fixed-point activations, fp32 logits.
 
     TV is at most the largest logit error, which half a step of every activation bounds; a nucleus may differ only where
-    its margin is smaller than that.
+    its margin is smaller than that, or by tokens that are within two such errors of each other and changed places.
     """
     bound = heads.fixed_point_bound(chosen.engine.hidden, chosen.engine.weight)
     reports = [_report(*row) for row in zip(chosen.engine.engine_logits, chosen.own, chosen.top_p, strict=True)]
@@ -168,7 +176,12 @@ def test_engines_own_head(chosen: Chosen, record: Record) -> None:
         assert report.logit_error <= bound[index], (
             f"row {index}: logit error {report.logit_error}, bound {bound[index]}"
         )
-        assert report.tv <= bound[index] or not report.support_equal, f"row {index}: TV {report.tv}"
+        if report.support_equal:
+            assert report.tv <= bound[index], f"row {index}: TV {report.tv}"
+        else:
+            assert _may_differ(chosen.own[index], chosen.top_p[index], report, bound[index]), (
+                f"row {index}: missing {report.missing}, extra {report.extra}, bound {bound[index]}"
+            )
     record.metric(
         "rows with the same nucleus", sum(report.support_equal for report in reports), "rows", better="higher"
     )

@@ -107,7 +107,7 @@ def rounds_of(tape: Tape) -> list[OneRound]:
             )
         )
         text += one.committed.token_ids
-    assert len(found) == len(drafted)
+    assert len(found) == len(drafted) > 0, "no round drafted anything: there is nothing to look at"
     return found
 
 
@@ -174,12 +174,13 @@ def test_the_last_slot_of_the_lattice_is_written(
 ) -> None:
     """K slots, each with scores of its own; an unrolled walk once lost the last store."""
     _, rounds = run(hybrid, wide_draft, monkeypatch, draft_tokens=7, max_tokens=20)
-    for one in rounds:
-        if len(one.tokens) == 7:
-            assert len({one.scores[slot].tobytes() for slot in range(7)}) == 7
-            assert (one.scores[6] != 0).all()
-            assert one.tokens[6] in one.candidates[6]
-            assert len(one.laws[6]) == 64
+    whole = [one for one in rounds if len(one.tokens) == 7]
+    assert whole, "no round drafted a whole block: the case has no power"
+    for one in whole:
+        assert len({one.scores[slot].tobytes() for slot in range(7)}) == 7
+        assert (one.scores[6] != 0).all()
+        assert one.tokens[6] in one.candidates[6]
+        assert len(one.laws[6]) == 64
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
