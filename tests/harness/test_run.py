@@ -89,7 +89,7 @@ def test_an_unfinished_scope_names_the_suites_folder_it_came_from(project: Path,
     ran = harness("run", "green", "--suites", "cases", "--run-dir", "R", "--resume", env=PLAIN)
     assert "R holds no run yet: there is nothing to resume, every scope runs" in ran.err
     (project / "R" / "green" / "scope.json").unlink()
-    again = "finish it with: python -m harness run green --resume --run-dir R --suites cases\n"
+    again = f"finish it with: {sys.executable} -m harness run green --resume --run-dir R --suites cases\n"
     assert again in harness("seal", "R", "--suites", "cases", "--against", "none").err
 
 
@@ -148,7 +148,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(project: Path, harness: Harness
     _, said = child.communicate()
     assert child.returncode == 130
     assert "scope faults was interrupted after 7 of 9 cases" in said
-    again = "go on with: python -m harness run green faults --run-dir R --lease none --suites suites --resume\n"
+    again = f"go on with: {sys.executable} -m harness run green faults --run-dir R --lease none --suites suites --resume\n"
     assert again in said  # every option as it was given
     assert scope_json(project, "faults")["state"] == "interrupted"
     refused = harness("seal", "R", "--against", "none")
