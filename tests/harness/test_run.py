@@ -148,8 +148,8 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(project: Path, harness: Harness
     _, said = child.communicate()
     assert child.returncode == 130
     assert "scope faults was interrupted after 7 of 9 cases" in said
-    again = f"go on with: {sys.executable} -m harness run green faults --run-dir R --lease none --suites suites --resume\n"
-    assert again in said  # every option as it was given
+    again = "-m harness run green faults --run-dir R --lease none --suites suites --resume\n"
+    assert f"go on with: {sys.executable} {again}" in said  # every option as it was given
     assert scope_json(project, "faults")["state"] == "interrupted"
     refused = harness("seal", "R", "--against", "none")
     assert refused.code == 3
