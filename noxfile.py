@@ -357,4 +357,6 @@ if __name__ == "__main__":
         nox.main()
     except SystemExit as ended:
         # nox ends with 3 when it knows no such session. A wrong command is 2 here; 3 is broken evidence.
+        if ended.code == 3:
+            print("noxfile: `python3 noxfile.py -l` lists the sessions", file=sys.stderr)
         raise SystemExit(2 if ended.code == 3 else ended.code) from None
