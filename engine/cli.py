@@ -38,7 +38,7 @@ examples:
   python -m engine --draft dflash2+lookup --draft-model DIR --draft-tokens 15 --model TARGET "Write a haiku."
   python -m engine --tp 2 --model FOLDER "Why is the sky blue?"
   python -m engine admission --tp 2                                              width and kernel of every projection
-  python -m engine split --tp 2 FOLDER NEW_FOLDER                                 cut a model once, a file a rank
+  python -m engine split --tp 2 FOLDER NEW_FOLDER                                 cut a model once, one file per rank
   git diff | python -m engine --system "You review code." --max-tokens 400 -
   python -m engine --json "Name three colours." | jq .tokens_sha256
   python -m engine route --explain phase=decode kv_dtype=fp8_e4m3 kv_len=1025    which attention kernel, and why
@@ -47,7 +47,7 @@ examples:
   python -m engine drift --switch threads=1        two fresh processes, same tokens: which tensor differs first
 
 The last line tells: tokens emitted; rounds (one draft, verification, rejection and commit each); tokens emitted per
-round; milliseconds a round (prefill and the first token are outside); tokens a second; time to the first token; the
+round; milliseconds per round (prefill and the first token are outside); tokens a second; time to the first token; the
 SHA-256 over the token ids (first 16 digits); why the reply ended: "stop" by itself, "length" at the limit.
 
 environment: SM70_MODEL is the default of --model, SM70_THREADS of --threads; on CUDA those of the

@@ -64,7 +64,7 @@ def add_speculation_options(parser: argparse.ArgumentParser) -> None:
         "--draft-tokens",
         type=int,
         metavar="K",
-        help=f"tokens drafted a round at most (default {_DEFAULTS.draft_tokens})",
+        help=f"most tokens drafted per round (default {_DEFAULTS.draft_tokens})",
     )
     for name, what in _FUSION.items():
         default = getattr(_DEFAULTS, f"fusion_{name}")

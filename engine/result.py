@@ -96,7 +96,7 @@ class GenerationResult:
         if len(self.step_times) != self.rounds or len(self.logprobs) not in (0, len(self.token_ids)):
             raise ValueError(
                 f"{len(self.step_times)} step times for {self.rounds} rounds, {len(self.logprobs)} reports for "
-                f"{len(self.token_ids)} tokens; allowed: as many times as rounds, and no report or one a token"
+                f"{len(self.token_ids)} tokens; allowed: as many times as rounds, and no report or one per token"
             )
 
     @property

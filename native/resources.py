@@ -88,7 +88,7 @@ def occupancy(threads: int, registers: int, shared_bytes: int, card: Card = V100
     blocks = limits[limited_by]
     if blocks == 0:
         raise ValueError(
-            f"a block of {threads} threads, {registers} registers a thread and {shared_bytes} shared bytes does not "
+            f"a block of {threads} threads, {registers} registers per thread and {shared_bytes} shared bytes does not "
             f"fit: too much of {limited_by}"
         )
     return Occupancy(blocks, blocks * warps, limited_by)

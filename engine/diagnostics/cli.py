@@ -25,7 +25,7 @@ def replay_command(arguments: Sequence[str]) -> int:
     """Commit some of K drafts, round after round, and compare with the same tokens run from scratch."""
     parser = _parser("replay", replay_command.__doc__ or "")
     parser.add_argument("--rounds", type=int, default=16, metavar="N", help="rounds with random drafts (default 16)")
-    parser.add_argument("--draft-tokens", type=int, default=7, metavar="K", help="drafts a round (default 7)")
+    parser.add_argument("--draft-tokens", type=int, default=7, metavar="K", help="drafts per round (default 7)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the drafts and the accepted counts")
     options = parser.parse_args(arguments)
     _at_least_one("rounds", options.rounds)
@@ -54,7 +54,7 @@ def replay_command(arguments: Sequence[str]) -> int:
 def drift_command(arguments: Sequence[str]) -> int:
     """Two fresh processes over the same tokens; the second may have one setting changed."""
     parser = _parser("drift", drift_command.__doc__ or "")
-    parser.add_argument("--tokens", type=int, default=32, metavar="N", help="greedy tokens behind the prompt")
+    parser.add_argument("--tokens", type=int, default=32, metavar="N", help="greedy tokens after the prompt")
     parser.add_argument("--switch", default="", metavar="NAME=VALUE", help="e.g. kv-cache-dtype=float16; default: none")
     parser.add_argument("--temperature", type=float, default=1.0, metavar="T", help="of the laws (default 1.0)")
     parser.add_argument("--top-k", type=int, default=20, metavar="K", help="of the laws (default 20; 0: off)")
@@ -84,7 +84,7 @@ def drift_command(arguments: Sequence[str]) -> int:
         worst = max(range(len(report.tv)), key=report.tv.__getitem__)
         what = f"with {report.switch}" if report.switch else "same settings"
         print(f"{len(report.tokens)} forced tokens, two processes, {what}")
-        print(f"largest total variation {report.tv[worst]:.3g}, behind token {worst}; mean {_mean(report.tv):.3g}")
+        print(f"largest total variation {report.tv[worst]:.3g}, after token {worst}; mean {_mean(report.tv):.3g}")
         print(f"other tokens can be drawn at {len(report.supports_differ)} positions: {list(report.supports_differ)}")
         print("every tensor equal" if report.difference is None else f"first difference: {report.difference}")
     return EXIT_EQUAL if report.equal else EXIT_DIFFERENT

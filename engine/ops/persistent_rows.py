@@ -47,7 +47,7 @@ class PersistentRows:
         expanded = expand_rows(query_lens, lengths, graph_rows)
         rows, blocks = len(expanded.owner), block_table.shape[1]
         check_capacity("small-q rows", rows, self.block_table.shape[0])
-        check_capacity("small-q blocks a row", blocks, self.block_table.shape[1])
+        check_capacity("small-q blocks per row", blocks, self.block_table.shape[1])
         live = sum(owner >= 0 for owner in expanded.owner)
         owners = upload_no_sync(expanded.owner[:live], torch.long, block_table.device)
         self.block_table[:rows].zero_()

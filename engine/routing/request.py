@@ -132,7 +132,7 @@ class RouteRequest:
         if min(self.window) < -1:
             raise ValueError(f"window {self.window}: -1 means no limit, smaller values mean nothing")
         if self.phase is Phase.DECODE and self.q_len != 1:
-            raise ValueError(f"phase decode with q_len {self.q_len}: a decode call has one query row a sequence")
+            raise ValueError(f"phase decode with q_len {self.q_len}: a decode call has one query row per sequence")
         if self.kv_len < self.q_len:
             raise ValueError(
                 f"kv_len {self.kv_len} is shorter than q_len {self.q_len}; query rows are the last positions of their "

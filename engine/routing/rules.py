@@ -204,7 +204,7 @@ FALLBACK_ALLOWED = Rule(
 PROFILING = Rule("phase.profile", "a sizing run", lambda x: x.phase is Phase.PROFILE, lambda x: f"phase {x.phase}")
 ONE_ROW = Rule(
     "phase.one_row",
-    "one query row a sequence",
+    "one query row per sequence",
     lambda x: x.phase is not Phase.PROFILE and x.q_len == 1,
     lambda x: f"phase {x.phase} with q {x.q_len}",
 )

@@ -150,7 +150,7 @@ class SequenceState:
             )
         states = self._open.states
         if states is not None and rows and states.write[rows - 1] == NO_SLOT:
-            raise ValueError(f"the state behind row {rows} of {self._open.count} was not kept; commit all rows or none")
+            raise ValueError(f"the state after row {rows} of {self._open.count} was not kept; commit all rows or none")
         closed, self._open = self._open, None
         self.num_computed += rows
         self.token_ids.extend(emitted)

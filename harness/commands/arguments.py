@@ -19,7 +19,7 @@ _REPORT_FORMS = ("text", "markdown", "html", "json", "junit")
 _FORMS = "a sealed bundle, a run folder, a baselines folder, or a baseline's .json"
 _OVERVIEW = """\
 the usual way:
-  harness run kernels sampling          one pytest process a scope; prints the run folder
+  harness run kernels sampling          one pytest process per scope; prints the run folder
   harness seal artifacts/runs/ID        seal, compare with baselines/, print the verdict
   harness verify artifacts/bundles/NAME check somebody else's bundle
   harness compare BASE HEAD             any two bundles, runs or baselines

@@ -26,8 +26,8 @@ def add_commands(add_parser: Callable[..., argparse.ArgumentParser]) -> None:
 examples:
   harness history artifacts/bundles                                   what stepped, on the terminal
   harness history artifacts/bundles --format html -o history.html    a page with plots
-  harness history nightly/* --only round_ms --format csv -o trend.csv     a line a point
-  harness history nightly/* --only round_ms --format wide -o trend.csv    a line a series, a column a bundle
+  harness history nightly/* --only round_ms --format csv -o trend.csv     one line per point
+  harness history nightly/* --only round_ms --format wide -o trend.csv    one line per series, one column per bundle
 a bundle that does not verify is named, left out, and makes the exit code 3
 """,
     )

@@ -115,7 +115,7 @@ def bind_rope_store_kv(
     check.tensor("cos_sin", cos_sin, torch.float32, (None, None, 2))
     half = cos_sin.shape[1]
     if not 1 <= half <= head_dim // 2:
-        raise ValueError(f"cos_sin: saw {half} angles a position, allowed 1..{head_dim // 2} for heads of {head_dim}")
+        raise ValueError(f"cos_sin: saw {half} angles per position, allowed 1..{head_dim // 2} for heads of {head_dim}")
     check.tensor("positions", positions, torch.int32, (t,))
     q_out = check.output("q_out", q_out, torch.float32, (t, q_heads, head_dim), contiguous=True)
     args = RopeStoreKv(

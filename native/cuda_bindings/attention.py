@@ -148,7 +148,7 @@ def paged_attention(
     check.positive("k_scale", k_scale)
     check.positive("v_scale", v_scale)
     if max_blocks * block_size > check.INT_MAX:
-        raise ValueError(f"block_table: {max_blocks} blocks of {block_size} exceed {check.INT_MAX} keys a sequence")
+        raise ValueError(f"block_table: {max_blocks} blocks of {block_size} exceed {check.INT_MAX} keys per sequence")
     out = check.output("out", out, torch.float16, (tokens, query_heads, head_dim), q)
     check.aligned("out", out, 4)
     if tokens == 0:

@@ -40,7 +40,7 @@ DEFECTS = (
     ),
     Defect(
         "read-ahead-of-the-next-row",
-        "a row is judged by the settings, draft and random numbers of the one behind it",
+        "a row is judged by the settings, draft and random numbers of the one after it",
         "spec_decode",
         "engine.steps.read_ahead:ReadAhead",
         "_law",

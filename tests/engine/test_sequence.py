@@ -166,7 +166,7 @@ def test_a_chunk_is_committed_whole_or_not_at_all() -> None:
     states = BlockPool(8, 1)
     sequence = SequenceState(range(3), BlockPool(8, BLOCK), recurrent=RecurrentSlots(states))
     sequence.reserve(3, all_stay=True)
-    with pytest.raises(ValueError, match="the state behind row 2 of 3 was not kept; commit all rows or none"):
+    with pytest.raises(ValueError, match="the state after row 2 of 3 was not kept; commit all rows or none"):
         sequence.commit(2)
     sequence.commit(0)
     assert states.num_free == 7

@@ -218,7 +218,7 @@ REFUSED: list[tuple[str, Callable[[], object]]] = [
     ("slot_mapping[0] is -2, allowed -1..31", rope(slot_mapping=torch.tensor([-2, 0]))),
     ("slot_mapping: saw dtype torch.int32", rope(slot_mapping=integers(0, 1))),
     ("qkv: saw 256 columns for 2 KV heads of 64, need (Hq + 4) * 64", rope(qkv=torch.zeros(2, 4 * 64))),
-    ("cos_sin: saw 33 angles a position, allowed 1..32", rope(cos_sin=torch.zeros(10, 33, 2))),
+    ("cos_sin: saw 33 angles per position, allowed 1..32", rope(cos_sin=torch.zeros(10, 33, 2))),
     ("q_out: saw shape (2, 3, 64), need [2, 2, 64]", rope(q_out=torch.zeros(2, 3, 64))),
 ]
 

@@ -158,7 +158,7 @@ def _acceptance_figure(place: int, row: MetricRow, head: TokenControl | None, ba
         f"{side} {number(control.emitted_per_round)} over {count(sum(control.acceptance_histogram), 'round')}"
         for side, control in found
     )
-    alt = f"Mean of tokens emitted a round: {means}."
+    alt = f"Mean of tokens emitted per round: {means}."
     data = Histogram("tokens emitted by a round", "rounds", sides)
     return Figure(f"acceptance-{place}", label(row.node, row.name), alt, data, twin)
 

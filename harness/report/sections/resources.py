@@ -12,9 +12,9 @@ from harness.report.words import count, number, percent, shortened, visible
 
 # How the kernel suite names them: a metric "<kernel> <resource>" in this unit -> the words for it.
 RESOURCES = {
-    ("registers", "register/thread"): "Registers a thread",
-    ("shared", "B/block"): "Shared memory, B a block",
-    ("spills", "B/thread"): "Spills, B a thread",
+    ("registers", "register/thread"): "Registers per thread",
+    ("shared", "B/block"): "Shared memory, B per block",
+    ("spills", "B/thread"): "Spills, B per thread",
     ("resident warps", "warp/SM"): "Resident warps an SM",
     ("V100 floor", "us/call, predicted"): "V100 floor of one call, us (prediction)",
 }
