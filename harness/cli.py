@@ -24,7 +24,7 @@ from harness.ab import command as ab
 from harness.commands import evidence, exchange, history, machine, nightly
 from harness.commands.arguments import build_parser, split_arguments
 from harness.commands.progress_line import ProgressLine
-from harness.errors import HarnessError, Interrupted, UsageError
+from harness.errors import HarnessError, Interrupted, UsageError, file_error
 from harness.gate import decide_run
 from harness.power import command as power
 from harness.run import ScopeRun, known_scopes, mark_not_run, run_scopes
@@ -83,16 +83,24 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         say(f"  -> go on with: {_again(options)}")
         code = ExitCode.INTERRUPTED
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        _discard(sys.stdout)
-        say(f"harness: the output cannot be written: {error.strerror}")
-        say("  -> make room or write elsewhere")
-        code = ExitCode.USAGE
+        told = _unusable(error)
+        say(f"harness: {told}")
+        say(f"  -> {told.hint or 'give another path'}")
+        code = told.code
     finally:
         if collecting:
             gc.enable()
     raise SystemExit(int(code))
+
+
+def _unusable(error: OSError) -> HarnessError:
+    """What to say of a path that the system refuses wherever it is first looked at, or of an output that is full."""
+    if error.filename is not None:  # a name that is too long, a link to itself
+        return file_error(error, error.filename, "use")
+    if error.errno != errno.ENOSPC:
+        raise error
+    _discard(sys.stdout)
+    return UsageError(f"the output cannot be written: {error.strerror}", "make room or write elsewhere")
 
 
 def _again(options: argparse.Namespace) -> str:

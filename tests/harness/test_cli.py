@@ -80,6 +80,8 @@ def test_what_a_file_brings_along_does_not_steer_the_terminal(tmp_path: Path) ->
         (("compare", "{head}", "{head}", "--quarantine", "absent.toml"), 2, "there is no quarantine file absent.toml"),
         (("seal", "runs/a", "--quarantine", "absent.toml"), 2, "there is no quarantine file absent.toml"),
         (("compare", "{head}", "{head}", "--quarantine", "/dev/zero"), 3, "/dev/zero: more than the 1048576 bytes"),
+        (("verify", "x" * 300), 2, "cannot use " + "x" * 300 + ": File name too long"),
+        (("run", "green", "--suites", "x" * 300), 2, "cannot use " + "x" * 300 + ": File name too long"),
         (("import", "/dev/zero"), 2, "/dev/zero is no regular file"),
         (("attest", "{head}", "--check", "/dev/zero"), 3, "/dev/zero: more than the 67108864 bytes"),
     ],
