@@ -121,6 +121,18 @@ def _goes_on_from_the_last_row(original: Function) -> Function:
     return commit
 
 
+def _drafts_with_the_number_that_accepts(original: Function) -> Function:
+    class Sharing:
+        def __init__(self, noise: Any) -> None:
+            self._noise = noise
+
+        def bits(self, position: int, purpose: Any) -> int:
+            bits: int = self._noise.bits(position, type(purpose).ACCEPT if purpose.name == "DRAFT" else purpose)
+            return bits
+
+    return lambda ids, masses, position, width, noise: original(ids, masses, position, width, Sharing(noise))
+
+
 def _first_rows_of_the_lattice(original: Function) -> Function:
     def walk(candidate_ids: Any, masses: Any, *rest: Any) -> Any:
         return original(candidate_ids, masses[:, :1].repeat(masses.shape[1], axis=1), *rest)
@@ -155,6 +167,14 @@ DEFECTS = (
         f"{_LAW}::test_two_tokens[residual-of-two-sparse-2]",
         f"{_REJECTION}::test_noise_shared_by_draft_and_recovery_would_show",
         f"{_REJECTION}::test_the_first_mismatch_ends_the_round",
+    ),
+    _defect(
+        "spec-drafts-with-the-accepting-number",
+        "a token is drafted with the number that then accepts or rejects it",
+        "engine.steps.lattice",
+        "walk",
+        _drafts_with_the_number_that_accepts,
+        f"{_DRAFT}::test_a_drafted_token_has_the_draft_number_of_its_own_position",
     ),
     _defect(
         "spec-accepts-without-the-draft",
@@ -232,7 +252,7 @@ DEFECTS = (
     ),
     _defect(
         "spec-contiguous-state-commit",
-        "the recurrent state behind the last written row is kept, not that behind the last accepted one",
+        "the recurrent state after the last written row is kept, not that after the last accepted one",
         "engine.state.slots:RecurrentSlots",
         "commit",
         _goes_on_from_the_last_row,

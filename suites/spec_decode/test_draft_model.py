@@ -16,9 +16,11 @@ from engine.llm import LLM
 from engine.model.draft_runner import DraftBlock
 from engine.model.selector import Lattice, best_ids
 from engine.request import SamplingParams
+from engine.sampling.random import Purpose, random_bits, unit_interval
 from engine.state.candidates import CandidateCache
+from engine.steps import lattice
 from engine.steps.draft_block import BlockDrafter
-from engine.steps.records import PointLaw
+from engine.steps.records import PointLaw, Proposal
 from suites.checkpoints.dflash2 import draft_config, random_draft, write_draft
 from suites.checkpoints.hybrid import CONFIG, VOCAB, random_tensors
 from suites.oracles import hybrid as hybrid_oracle
@@ -222,6 +224,26 @@ def test_greedy_takes_the_best_of_each_realised_row(
             best = int(one.scores[slot, row].argmax())
             assert token == one.candidates[slot, best]
             row = best
+
+
+def test_a_drafted_token_has_the_draft_number_of_its_own_position() -> None:
+    """And no other purpose's: a number that also accepts or replaces the token would favour what it drew."""
+    asked: list[tuple[int, Purpose]] = []
+
+    class Asked:
+        def bits(self, position: int, purpose: Purpose) -> int:
+            asked.append((position, purpose))
+            return random_bits(7, position, purpose)
+
+        def uniform(self, position: int, purpose: Purpose) -> float:
+            return unit_interval(self.bits(position, purpose))
+
+    ids, masses = np.tile(np.arange(4), (3, 1)), np.ones((3, 4, 4), np.int64)
+    walked = lattice.walk(ids, masses, 11, 3, Asked())
+    assert isinstance(walked, Proposal)
+    assert asked == [(position, Purpose.DRAFT) for position in (11, 12, 13)]
+    expected = [int(unit_interval(random_bits(7, position, Purpose.DRAFT)) * 4) for position in (11, 12, 13)]
+    assert list(walked.token_ids) == expected
 
 
 def test_the_first_slot_has_the_anchor_in_front(
