@@ -177,6 +177,7 @@ DEFECTS = (
         must_go_red=(
             *(f"{_RANKS}::test_the_group_knows_better_than_a_stale_environment[{rank}]" for rank in (1, 2, 3)),
             f"{_RANKS}::test_real_ranks_tell_who_they_are",
+            f"{_TAPS}::test_files_of_real_ranks_carry_the_rank_and_replicas_count_once[2]",
         ),
     ),
     Defect(

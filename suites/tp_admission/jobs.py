@@ -109,16 +109,17 @@ def head_answer(
     )
 
 
-def write_taps(group: Group, folder: Path) -> int:
-    """One replicated tensor and one sharded one, as a diagnosis of two steps would write them."""
+def write_taps(group: Group, folder: Path, environment: dict[str, str]) -> int:
+    """One replicated tensor and one sharded one, as a diagnosis of two steps would write them; who this process is."""
     from engine.parallel.tap import TapFile, tap, write_tap
 
+    _, rank = group_rank(group, environment)
     for step in range(2):
         replicated = tap(torch.full((4,), float(step)))
-        sharded = tap(torch.full((4,), float(10 * step + group.rank)))
-        write_tap(folder, TapFile("hidden", step, group.rank, group.size), replicated)
-        write_tap(folder, TapFile("heads", step, group.rank, group.size), sharded)
-    return group.rank
+        sharded = tap(torch.full((4,), float(10 * step + rank)))
+        write_tap(folder, TapFile("hidden", step, rank, group.size), replicated)
+        write_tap(folder, TapFile("heads", step, rank, group.size), sharded)
+    return rank
 
 
 def group_rank(group: Group, environment: dict[str, str]) -> tuple[int, int]:

@@ -65,13 +65,13 @@ def test_a_tap_in_a_captured_graph_owns_its_storage(gpu: Target, record: Record)
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_files_of_real_ranks_carry_the_rank_and_replicas_count_once(
-    size: int, tmp_path: Path, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two steps of one replicated and one sharded tensor: 4 ranks write 16 files, which are 2 + 8 samples."""
+def test_files_of_real_ranks_carry_the_rank_and_replicas_count_once(size: int, tmp_path: Path, record: Record) -> None:
+    """Two steps of one replicated and one sharded tensor: 4 ranks write 16 files, which are 2 + 8 samples.
+
+    Each rank's environment says that it is rank 0.
+    """
     record.group("taps")
-    monkeypatch.setenv("RANK", "0")
-    assert on_ranks(size, jobs.write_taps, tmp_path) == list(range(size))
+    assert on_ranks(size, jobs.write_taps, tmp_path, {"RANK": "0"}) == list(range(size))
     files = list(tmp_path.iterdir())
     assert len(files) == 2 * 2 * size
     found = samples(files)
