@@ -4,7 +4,7 @@
 
 Per kind of row and batch size, in one process and interleaved: our cut (plan and apply, in place) and our sample (plan
 and draw), each bound to its tensors once and run, and the cut as a function that checks and allocates at every call;
-one copy of the logits on the same device, torch's sort-based masking, and FlashInfer's sampler where it is installed.
+one copy of the logits on the same device, torch's sort-based masking, and FlashInfer where it is installed.
 Every arm's answer is checked before a time is taken. Medians in microseconds, ratios with 95 % intervals.
 This is a benchmark: times assert nothing and this is no test.
 """
@@ -12,7 +12,6 @@ This is a benchmark: times assert nothing and this is no test.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import statistics
 import sys
@@ -28,7 +27,7 @@ import torch
 from engine.ops import sampling as ops
 from native import loader
 from native import ops as native_ops
-from suites.sampling import rows
+from suites.sampling import flashinfer_arms, rows
 from suites.sampling.cutting import Cut, Settings, assert_within_band, on_device
 from suites.sampling.timing import DeviceTimer, HostTimer, Ratio, Work, interleave, ratio
 from suites.targets import CPU, CUDA, Target, array
@@ -37,6 +36,12 @@ from suites.targets import CPU, CUDA, Target, array
 V100_BYTES_PER_US = 900e9 * 0.87 / 1e6
 V100_LAUNCH_US = 2.0
 LAUNCHES = 3
+RATIOS = (
+    ("cut", "copy"),
+    ("sort", "cut"),
+    (flashinfer_arms.MASK, "cut"),
+    (flashinfer_arms.DRAW, "sample"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +104,14 @@ def _arms(target: Target, kind: Kind, batch: int, width: int) -> dict[str, Work]
         "sample": _once_bound(lambda logits: ops.bind_sampling_sample(logits, bits, top_k, top_p)),
         "sort": lambda logits: sort_based(logits, full_k, top_p),
     }
-    if target.name == "cuda" and importlib.util.find_spec("flashinfer") is not None:
-        from flashinfer import sampling as flashinfer_sampling
-
-        arms["flashinfer draw"] = lambda logits: flashinfer_sampling.top_k_top_p_sampling_from_logits(
-            logits, full_k, top_p, filter_apply_order="top_k_first"
-        )
+    if target.name == "cuda" and flashinfer_arms.installed():
+        arms |= flashinfer_arms.arms(kind.top_k, kind.top_p)
     return arms
 
 
 def _check_answers(arms: Mapping[str, Work], target: Target, kind: Kind, logits: rows.F32) -> None:
-    """The cut keeps what the oracle keeps in the first row; the sort keeps as many ids, give or take an edge entry."""
+    """The cut keeps what the oracle keeps in the first row; the other samplers keep as many ids, give or take an edge
+    entry, and FlashInfer is only asked where the rows have no ties."""
     settings = Settings.same(logits.shape[0], kind.top_k, kind.top_p)
     on = on_device(target, logits)
     plan = array(arms["cut"](on))  # type: ignore[arg-type]
@@ -119,8 +121,11 @@ def _check_answers(arms: Mapping[str, Work], target: Target, kind: Kind, logits:
     other = on_device(target, logits)
     arms["sort"](other)
     counted, expected = int(np.isfinite(array(other)[0]).sum()), len(result.ids(0))
-    if abs(counted - expected) > max(2, expected // 1000):
+    slack = max(2, expected // 1000)
+    if abs(counted - expected) > slack:
         raise AssertionError(f"{kind.name}: the sort keeps {counted} ids, the cut {expected}")
+    if flashinfer_arms.DRAW in arms and kind.rows in ("ordinary", "flat"):
+        flashinfer_arms.check(kind.top_k, kind.top_p, on_device(target, logits), expected, slack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,8 @@ def measure(
     source = on_device(target, logits)
     timer: HostTimer | DeviceTimer
     if target.name == "cuda":
-        timer = DeviceTimer(source, arms, ("copy", "cut", "sample"), buffers=8 if batch > 8 else 16)
+        captured = [arm for arm in arms if arm not in ("unbound cut", "sort")]
+        timer = DeviceTimer(source, arms, captured, buffers=8 if batch > 8 else 16)
     else:
         timer = HostTimer(source, arms, clock)
     return Line(kind.name, batch, width, interleave(timer, tuple(arms), rounds))
@@ -168,7 +174,7 @@ def _print(line: Line, mode: str) -> None:
         f"{arm} {value:9.1f}" for arm in line.samples[mode] if (value := line.median(mode, arm)) is not None
     )
     ratios = []
-    for top, bottom in (("cut", "copy"), ("sort", "cut"), ("flashinfer draw", "sample")):
+    for top, bottom in RATIOS:
         found = line.ratio(mode, top, bottom)
         if found is not None:
             ratios.append(f"{top}/{bottom} {found}")

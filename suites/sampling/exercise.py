@@ -62,13 +62,15 @@ def differing(kind: str) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run every kind of row; 0 where the answers are the CPU's."""
-    argparse.ArgumentParser(prog="python -m suites.sampling.exercise", description=__doc__).parse_args(argv)
+    """Run each kind of row; 0 where the answers are the CPU's."""
+    parser = argparse.ArgumentParser(prog="python -m suites.sampling.exercise", description=__doc__)
+    parser.add_argument("--kind", action="append", choices=rows.KINDS, help="rows; may be given more than once (all)")
+    args = parser.parse_args(argv)
     if not torch.cuda.is_available():
         print("no CUDA device: run it on a GPU machine", file=sys.stderr)
         return 2
     print(f"{torch.cuda.get_device_name()}, library {loader.library_sha256()[:12]}, V {WIDTH}")
-    for kind in rows.KINDS:
+    for kind in args.kind or rows.KINDS:
         wrong = differing(kind)
         print(f"{kind}: {'as on the CPU' if not wrong else 'DIFFERS in ' + ', '.join(wrong)}", flush=True)
         if wrong:
