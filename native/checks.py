@@ -45,6 +45,12 @@ def not_broadcast(name: str, value: torch.Tensor) -> None:
         raise ValueError(f"{name}: saw strides {value.stride()}: an output may not be broadcast")
 
 
+def heads_together(name: str, rows: torch.Tensor) -> None:
+    """Refuse ``rows`` [tokens, heads, dim] in which the heads of a token do not lie together."""
+    if rows.numel() and rows.shape[1] > 1 and rows.stride(1) != rows.shape[2]:
+        raise ValueError(f"{name}: saw strides {rows.stride()}, the heads of a token must lie together")
+
+
 def positive(name: str, value: float) -> None:
     """Refuse a number that is not finite and greater than zero."""
     if not 0 < value < float("inf"):

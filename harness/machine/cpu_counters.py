@@ -64,7 +64,7 @@ class CpuReader:
         now, before = self._counters(), self._last
         self._last = now
         seconds = now.at - before.at
-        load = _text(self._proc / "loadavg").split()
+        load = read_text(self._proc / "loadavg").split()
         return CpuSample(
             mhz=self._mhz(),
             load1=float(load[0]) if load else None,
@@ -88,16 +88,16 @@ class CpuReader:
         }
 
     def _counters(self) -> _Counters:
-        stat = _text(self._proc / "stat")
+        stat = read_text(self._proc / "stat")
         first = stat.split("\n", 1)[0].split()
         ticks = dict(zip(_TICKS, map(int, first[1:9]), strict=True)) if len(first) >= 9 else {}
         switches = re.search(r"^ctxt (\d+)$", stat, re.MULTILINE)
         own_ticks = own_switched_out = 0
         for pid in self._family(self._watch):
-            fields = _text(self._proc / str(pid) / "stat").rpartition(")")[2].split()
+            fields = read_text(self._proc / str(pid) / "stat").rpartition(")")[2].split()
             # Own time, and that of children who ended and were waited for: so nothing is lost when a child goes.
             own_ticks += sum(map(int, fields[11:15])) if len(fields) > 14 else 0
-            status = _text(self._proc / str(pid) / "status")
+            status = read_text(self._proc / str(pid) / "status")
             out = re.search(r"^nonvoluntary_ctxt_switches:\s+(\d+)$", status, re.MULTILINE)
             own_switched_out += int(out[1]) if out else 0
         return _Counters(self._clock(), ticks, int(switches[1]) if switches else -1, own_ticks, own_switched_out)
@@ -106,21 +106,21 @@ class CpuReader:
         """``pid`` and its descendants, as the kernel knows them now."""
         found = [pid]
         for task in sorted((self._proc / str(pid) / "task").glob("*")):
-            for child in _text(task / "children").split():
+            for child in read_text(task / "children").split():
                 found += self._family(int(child))
         return found
 
     def _mhz(self) -> float | None:
         """Mean frequency over the processors."""
-        khz = [int(text) for path in _frequency_files(self._sysfs) if (text := _text(path).strip()).isdigit()]
+        khz = [int(text) for path in _frequency_files(self._sysfs) if (text := read_text(path).strip()).isdigit()]
         if khz:
             return round(sum(khz) / len(khz) / 1000, 1)
-        told = re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", _text(self._proc / "cpuinfo"), re.MULTILINE)
+        told = re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", read_text(self._proc / "cpuinfo"), re.MULTILINE)
         mhz = [float(value) for value in told]
         return round(sum(mhz) / len(mhz), 1) if mhz else None
 
     def _pressure(self) -> float | None:
-        some = re.search(r"^some avg10=([\d.]+)", _text(self._proc / "pressure" / "cpu"))
+        some = re.search(r"^some avg10=([\d.]+)", read_text(self._proc / "pressure" / "cpu"))
         return round(float(some[1]) / 100, 4) if some else None
 
 
@@ -134,7 +134,8 @@ def _rate(before: int, now: int, seconds: float) -> float | None:
     return round(max(0, now - before) / seconds, 1)
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file of /proc or /sys; empty where it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:  # a process that has ended, or a kernel without this file

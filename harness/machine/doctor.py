@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from harness.machine.cpu_counters import CpuReader, CpuSample
+from harness.machine.cpu_counters import CpuReader, CpuSample, read_text
 from harness.machine.gpu_counters import GpuReader, GpuSample
 from harness.machine.gpu_processes import GpuProcess
 from harness.machine.gpus import Gpu
@@ -221,12 +221,12 @@ def look(
     cpu = reader.read()
     with GpuReader([gpu.uuid for gpu in gpus]) as cards:
         card_samples = cards.read()
-    meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _text(proc / "meminfo"), re.MULTILINE))
+    meminfo = dict(re.findall(r"^(\w+):\s+(\d+) kB$", read_text(proc / "meminfo"), re.MULTILINE))
     return Machine(
         usable=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         cpu=cpu,
         busiest=_busiest(before, _process_ticks(proc)),
-        governor=_text(sysfs / "devices/system/cpu/cpu0/cpufreq/scaling_governor").strip(),
+        governor=read_text(sysfs / "devices/system/cpu/cpu0/cpufreq/scaling_governor").strip(),
         boost=_boost_state(sysfs),
         quota=_cpu_quota(sysfs),
         memory_gib=int(meminfo["MemAvailable"]) / (1 << 20) if "MemAvailable" in meminfo else None,
@@ -244,7 +244,7 @@ def look(
 def _process_ticks(proc: Path) -> dict[tuple[int, str], int]:
     ticks = {}
     for folder in proc.glob("[0-9]*"):
-        head, _, tail = _text(folder / "stat").rpartition(")")
+        head, _, tail = read_text(folder / "stat").rpartition(")")
         fields = tail.split()
         if len(fields) > 12 and int(folder.name) != os.getpid():
             ticks[int(folder.name), head.partition("(")[2]] = int(fields[11]) + int(fields[12])
@@ -259,30 +259,23 @@ def _busiest(before: dict[tuple[int, str], int], now: dict[tuple[int, str], int]
 
 
 def _boost_state(sysfs: Path) -> str:
-    no_turbo = _text(sysfs / "devices/system/cpu/intel_pstate/no_turbo").strip()
+    no_turbo = read_text(sysfs / "devices/system/cpu/intel_pstate/no_turbo").strip()
     if no_turbo:
         return "off" if no_turbo == "1" else "on"
-    boost = _text(sysfs / "devices/system/cpu/cpufreq/boost").strip()
+    boost = read_text(sysfs / "devices/system/cpu/cpufreq/boost").strip()
     return {"0": "off", "1": "on"}.get(boost, "")
 
 
 def _cpu_quota(sysfs: Path) -> float | None:
     """Processors this control group may use, where it is limited (cgroup v2)."""
-    quota, _, period = _text(sysfs / "fs/cgroup/cpu.max").strip().partition(" ")
+    quota, _, period = read_text(sysfs / "fs/cgroup/cpu.max").strip().partition(" ")
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
 def _swapped(proc: Path) -> int:
-    pages = re.findall(r"^pswp(?:in|out) (\d+)$", _text(proc / "vmstat"), re.MULTILINE)
+    pages = re.findall(r"^pswp(?:in|out) (\d+)$", read_text(proc / "vmstat"), re.MULTILINE)
     return sum(map(int, pages))
 
 
 def _existing(path: Path) -> Path:
     return next(folder for folder in (path, *path.resolve().parents) if folder.exists())
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from native.checks import layout, not_broadcast, positive
+from native.checks import heads_together, layout, not_broadcast, positive
 
-__all__ = ["output", "positive", "tensor"]
+__all__ = ["heads_together", "output", "positive", "tensor"]
 
 
 def tensor(

@@ -168,7 +168,7 @@ def bind_gdn_gated_rms_norm(
     check.positive("eps", eps)
     out = check.output("out", out, torch.float32, (tokens, heads, dim))
     for name, rows in (("x", x), ("z", z), ("out", out)):
-        _check_heads_together(name, rows)
+        check.heads_together(name, rows)
     pointers = (t.data_ptr() for t in (x, z, weight, out))
     args = GdnGatedRmsNorm(*pointers, tokens, heads, dim, x.stride(0), z.stride(0), out.stride(0), eps)
     return Call(args, out, (x, z, weight))
@@ -200,7 +200,7 @@ def _bind(
     slots = _slots(*places, tokens, state.shape[0])
     out = check.output("out", out, torch.float32, (tokens, value_heads, value_dim))
     for name, rows in (("q", q), ("k", k), ("v", v), ("out", out)):
-        _check_heads_together(name, rows)
+        check.heads_together(name, rows)
     args = record(
         *(t.data_ptr() for t in (q, k, v, log_decay, beta, state, out)),
         *(key_heads, value_heads, key_dim, value_dim),
@@ -219,8 +219,3 @@ def _slots(
     check.tensor("query_start", query_start, torch.int32, (batch + 1,))
     pointers = (t.data_ptr() for t in (initial_slots, slots, query_start))
     return _Slots(*pointers, tokens, batch, states)
-
-
-def _check_heads_together(name: str, rows: torch.Tensor) -> None:
-    if rows.numel() and rows.shape[1] > 1 and rows.stride(1) != rows.shape[2]:
-        raise ValueError(f"{name}: saw strides {rows.stride()}, the heads of a token must lie together")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from native.checks import layout, not_broadcast, positive
+from native.checks import heads_together, layout, not_broadcast, positive
 from native.cuda_bindings import launch
 
-__all__ = ["INT_MAX", "aligned", "output", "positive", "tensor"]
+__all__ = ["INT_MAX", "aligned", "heads_together", "output", "positive", "tensor"]
 
 INT_MAX = 2**31 - 1
 

@@ -195,7 +195,7 @@ def gdn_gated_rms_norm(
     check.positive("eps", eps)
     out = check.output("out", out, torch.float16, (tokens, heads, dim), x)
     for name, rows in (("x", x), ("z", z), ("out", out)):
-        _check_heads_together(name, rows)
+        check.heads_together(name, rows)
     if out.numel():
         inputs = (x, c_int64(x.stride(0)), z, c_int64(z.stride(0)), weight, out, c_int64(out.stride(0)))
         sizes = (c_int64(tokens * heads), c_int(heads), c_int(dim), c_float(eps))
@@ -230,7 +230,7 @@ def _bind(
     batch = _check_slots(initial_slots, slots, query_start, tokens, q)
     out = check.output("out", out, torch.float16, (tokens, value_heads, value_dim), q)
     for name, rows in (("q", q), ("k", k), ("v", v), ("out", out)):
-        _check_heads_together(name, rows)
+        check.heads_together(name, rows)
     args = _Args(
         *(t.data_ptr() for t in (q, k, v, log_decay, beta, state, initial_slots, slots, query_start, out)),
         faults.buffer(q.device).data_ptr(),
@@ -250,8 +250,3 @@ def _check_slots(
     check.tensor("slots", slots, torch.int32, (tokens,), like=like)
     check.tensor("query_start", query_start, torch.int32, (batch + 1,), like=like)
     return batch
-
-
-def _check_heads_together(name: str, rows: torch.Tensor) -> None:
-    if rows.numel() and rows.shape[1] > 1 and rows.stride(1) != rows.shape[2]:
-        raise ValueError(f"{name}: saw strides {rows.stride()}, the heads of a token must lie together")

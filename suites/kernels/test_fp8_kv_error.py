@@ -37,7 +37,7 @@ def _error(values: F64, fmt: Fp8Format) -> float:
     encoded = functional.fp8_encode(torch.from_numpy(values.astype(np.float32)), inputs.FP8_DTYPES[fmt.name])
     codes = encoded.view(torch.uint8).numpy()
     judge.assert_bits_equal(codes, fp8.encode(values.astype(np.float32), fmt), f"{fmt.name} codes")
-    return fp8.relative_l2(f64(functional.fp8_decode(encoded, out_dtype=torch.float32)), values)
+    return judge.relative_l2(f64(functional.fp8_decode(encoded, out_dtype=torch.float32)), values)
 
 
 def _gaussian(sigma: float) -> F64:

@@ -11,7 +11,7 @@ import torch
 
 from native import ops_cuda
 from suites.kernels import inputs
-from suites.oracles import attention, fp8, judge, tolerance
+from suites.oracles import attention, judge, tolerance
 from suites.oracles.arrays import F64
 from suites.oracles.attention import Attended
 from suites.targets import Target, array, f64
@@ -193,7 +193,7 @@ def test_a_long_context(gpu: Target, queries: int, page: int) -> None:
     actual = f64(_run(gpu, shape, data))
     limit = tolerance.attention(expected, shape.head_dim, gpu.arithmetic, half_weights=True)
     judge.assert_within(actual, expected.out, limit, str(shape))
-    assert fp8.relative_l2(actual, expected.out) < LONG_LIMIT
+    assert judge.relative_l2(actual, expected.out) < LONG_LIMIT
 
 
 @pytest.mark.parametrize("shape", PREFILL, ids=str)

@@ -101,10 +101,10 @@ def test_negative_control_alignment_16(n: int, broken: bool) -> None:
     right = dense.linear(x, checkpoint.values())
     codes = checkpoint.values() / np.repeat(scales.T, 16, axis=1)
     seen = codes * np.repeat(int4.misread_scales(scales, alignment=16).T, 16, axis=1)
-    error = fp8.relative_l2(dense.linear(x, seen), right)
+    error = judge.relative_l2(dense.linear(x, seen), right)
     assert error > 0.1 if broken else error == 0.0, error
     aligned = codes * np.repeat(int4.misread_scales(scales, alignment=32).T, 16, axis=1)
-    assert fp8.relative_l2(dense.linear(x, aligned), right) < 1e-12
+    assert judge.relative_l2(dense.linear(x, aligned), right) < 1e-12
 
 
 @AWQ_GROUP

@@ -70,8 +70,3 @@ def encode(values: Floats, fmt: Fp8Format) -> U8:
     codes[np.isnan(x)] = CANONICAL_NAN
     out: U8 = codes.astype(np.uint8)
     return out
-
-
-def relative_l2(actual: F64, expected: F64) -> float:
-    """``||actual - expected|| / ||expected||``."""
-    return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))

@@ -56,3 +56,8 @@ def worst_share(actual: F64, expected: F64, tolerance: Tolerance) -> float:
     error = np.abs(actual - expected)
     share = np.divide(error, tolerance.limit, out=np.zeros_like(error), where=error > 0)
     return float(share.max(initial=0.0))
+
+
+def relative_l2(actual: F64, expected: F64) -> float:
+    """``||actual - expected|| / ||expected||`` over everything."""
+    return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))

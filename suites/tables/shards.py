@@ -15,12 +15,13 @@ from engine.model.hybrid_shards import hybrid_projections
 from engine.training.batches import NO_LABEL
 from engine.training.target import GdnMixer, Layer
 from suites.oracles.arrays import F64
+from suites.oracles.judge import relative_l2
 from suites.oracles.shards import rows_of_rank
 from suites.tables.carried import Settings, held_out
 from suites.tables.published import published
 from suites.tables.table import PUBLISHED, Table, spread
 from suites.targets import f64
-from suites.tp_admission.packed_weights import Nvfp4Weights, relative_l2
+from suites.tp_admission.packed_weights import Nvfp4Weights
 
 TP = 2
 MISALIGNED = 16  # columns that the packed scales were padded to; the layout counts in 32

@@ -61,10 +61,5 @@ class Nvfp4Weights:
         return Nvfp4Weights(self.packed, np.ascontiguousarray(read.T.astype(np.uint8)), self.global_scale)
 
 
-def relative_l2(actual: F64, expected: F64) -> float:
-    """``||actual - expected|| / ||expected||`` over everything."""
-    return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected))
-
-
 def _spans(rows: int) -> list[tuple[int, int]]:
     return [(start, min(start + _ROWS_AT_ONCE, rows)) for start in range(0, rows, _ROWS_AT_ONCE)]

@@ -25,10 +25,10 @@ from engine.model.graphs import collector_held_off
 from engine.ops import functional
 from suites.oracles import int4
 from suites.oracles.arrays import F64
-from suites.oracles.judge import assert_bits_equal
+from suites.oracles.judge import assert_bits_equal, relative_l2
 from suites.recording import Record
 from suites.targets import Target, array, f64
-from suites.tp_admission.packed_weights import Nvfp4Weights, relative_l2
+from suites.tp_admission.packed_weights import Nvfp4Weights
 
 K = 512
 # What the CPU's fixed-point inputs, or float16 in and out on a card, cost at most beside an exact W4A16 product.

@@ -12,10 +12,11 @@ from engine.linear.adapter import adapt_nvfp4
 from engine.linear.admission import Admitted, admit, reference_projections
 from engine.parallel.shards import shard_sections
 from suites.oracles import int4
+from suites.oracles.judge import relative_l2
 from suites.oracles.shards import rows_of_rank
 from suites.recording import Record
 from suites.targets import Target, f64
-from suites.tp_admission.packed_weights import Nvfp4Weights, relative_l2
+from suites.tp_admission.packed_weights import Nvfp4Weights
 
 GDN_IN = next(projection for projection in reference_projections() if projection.name == "gdn in")
 HEADS = ((16, 128), (16, 128), (48, 128), (48, 128), (48, 1), (48, 1))  # q k v z b a
