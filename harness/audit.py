@@ -14,6 +14,7 @@ from harness.baseline import as_scope, load_file
 from harness.errors import HarnessError
 from harness.files import sha256_file
 from harness.model import Evidence
+from harness.report.words import count
 from harness.verdict import Quarantine
 
 STALE_DAYS = 90
@@ -68,7 +69,7 @@ def _of_file(path: Path, line: dict[str, Any] | None, today: date) -> Finding:
         return Finding(
             Weight.WRONG, what, f"accepted on {line['time'][:10]}, which is still to come: whose clock is wrong?"
         )
-    said = f"accepted {days} days ago at {line['commit'][:12]}: {line['reason']}"
+    said = f"accepted {count(days, 'day')} ago at {line['commit'][:12]}: {line['reason']}"
     return Finding(Weight.STALE if days > STALE_DAYS else Weight.FINE, what, said)
 
 
@@ -103,7 +104,7 @@ def _of_quarantine(entry: Quarantine, today: date) -> Finding:
     what = f"quarantine of {entry.node}"
     left = (date.fromisoformat(entry.expires) - today).days
     if left < 0:
-        return Finding(Weight.WRONG, what, f"ended {-left} days ago (owner {entry.owner}): {entry.reason}")
+        return Finding(Weight.WRONG, what, f"ended {count(-left, 'day')} ago (owner {entry.owner}): {entry.reason}")
     return Finding(
         Weight.STALE if left <= 7 else Weight.FINE, what, f"{left} days left (owner {entry.owner}): {entry.reason}"
     )

@@ -187,7 +187,7 @@ def _samples(
     family = sum(not reason for key, reason in against.items() if key in before)
     each = replace(policy, level=1 - share(1 - policy.level, max(1, family)))
     rows = [samples_row(head.scope, before.get(key), samples, against[key], each) for key, samples in after.items()]
-    together = (f"{family} quantities are judged together, each at {each.level:.2%}",) if family > 1 else ()
+    together = (f"{family} quantities are judged together, each at {100 * each.level:.4g} %",) if family > 1 else ()
     rows = [replace(row, notes=(*row.notes, *together)) if row.margin_source else row for row in rows]
     doubts = [f"{side}: {doubt}" for side, scope in (("head", head), ("base", base)) if scope for doubt in scope.doubts]
     rows = [_doubted(row, doubts[0], after[row.node, row.name]) for row in rows] if doubts else rows
@@ -196,8 +196,9 @@ def _samples(
 
 
 def _doubted(row: MetricRow, doubt: str, head: Samples) -> MetricRow:
-    """A difference beside a busy machine decides nothing; turns are exempt, where both sides met the same machine."""
-    if row.outcome not in (MetricOutcome.WORSE, MetricOutcome.BETTER) or head.pairing is not None:
+    """A time that differs beside a busy machine decides nothing. Bytes do not feel it; in turns both sides met it."""
+    decided = row.outcome in (MetricOutcome.WORSE, MetricOutcome.BETTER)
+    if not decided or head.pairing is not None or same_dimension(row.unit, "byte"):
         return row
     reason = f"{row.outcome} by the figures, but {doubt}: measure again on a quiet machine"
     return replace(row, outcome=MetricOutcome.UNDECIDED, reason=reason)

@@ -71,7 +71,8 @@ class Comparing:
                 most_pairs=self.options.pairs,
                 budget_s=self.options.budget,
             )
-            self.say(f"{found[0].label} against {found[1].label}: {', '.join(ask.arms)}; up to {ask.most_pairs} pairs")
+            plan = f"up to {ask.most_pairs} pairs, at most {ask.budget_s:g} s (--budget); a line after every two"
+            self.say(f"{found[0].label} against {found[1].label}: {', '.join(ask.arms)}; {plan}")
             self.say(f"interleaved by {order}" + (f" ({why})" if why else ""))
             place = self.options.out / session
             timeout_s, keep_all = self.options.repeat_timeout, self.options.keep_all

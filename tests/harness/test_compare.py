@@ -302,7 +302,7 @@ def test_the_error_is_shared_out_among_what_is_judged_and_nothing_else() -> None
     assert numbers(several("a"), several("a"))["a"].interval is not None
     both = numbers(several("a", "b"), several("a", "b"))
     assert {row.outcome for name, row in both.items() if name != "greedy"} == {MetricOutcome.UNDECIDED}
-    assert "2 quantities are judged together, each at 97.50%" in both["a"].notes
+    assert "2 quantities are judged together, each at 97.5 %" in both["a"].notes
     assert numbers(several("a", "b"), several("a", "b", unfit="b"))["a"].interval is not None
     assert numbers(several("a"), several("a", "b"))["a"].interval is not None
 
