@@ -399,10 +399,14 @@ def test_a_difference_beside_a_busy_machine_decides_nothing(side: str, factor: f
 
 
 def test_a_busy_machine_takes_nothing_from_what_is_the_same_or_from_turns() -> None:
-    """What agrees agreed in spite of it, and both sides of a session of turns met the same machine."""
+    """What agrees agreed in spite of it; bytes are no time; both sides of a session of turns met the same machine."""
     doubts = ("while it ran, 0.05 processors' worth of time was taken by other machines",)
     session = Pairing("s", 0.05, 24, 0.01, "floor")
     slower = tuple(1.2 * value for value in EIGHT)
     assert numbers(timed(EIGHT), replace(timed(EIGHT), doubts=doubts))["round_ms"].outcome is MetricOutcome.SAME
+    base, head = (
+        replace(timed(values), samples=(replace(samples("n", values), unit="MiB"),)) for values in (EIGHT, slower)
+    )
+    assert numbers(base, replace(head, doubts=doubts))["round_ms"].outcome is MetricOutcome.WORSE
     turns = numbers(timed(EIGHT, pairing=session), replace(timed(slower, pairing=session), doubts=doubts))["round_ms"]
     assert turns.outcome is MetricOutcome.WORSE
