@@ -70,8 +70,8 @@ class LLM:
     ) -> list[GenerationResult]:
         """Several prompts together, results in their order.
 
-        What `generate` would refuse with an ``InputError`` comes back as a result with the finish reason "error" and
-        that message; the others run. Raises ``InputError`` for another number of ``params`` than of prompts.
+        A prompt that `generate` would refuse with an ``InputError`` gives a result with finish reason "error" and that
+        message; the others run. Raises ``InputError`` where ``params`` is a list of another length than ``prompts``.
         """
         settings = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
         if len(settings) != len(prompts):
@@ -183,7 +183,7 @@ class LLM:
             self.observer.round(Round(run, proposal, verification, acceptance, committed))
 
     def withdraw(self, run: Run) -> None:
-        """Take a request out, finished or not, and hand its blocks back; nothing happens when it is out already."""
+        """Remove a request, finished or not, and free its blocks; removing it twice does no harm."""
         self._scheduler.remove(run)
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> Request:
@@ -245,7 +245,7 @@ def _whole_numbers(prompt: Sequence[int]) -> list[int]:
         return [operator.index(token_id) for token_id in prompt]
     except TypeError as error:
         raise InputError(
-            f"the prompt holds something else than token ids: {error}; allowed: text, or whole numbers"
+            f"the prompt holds something other than token ids: {error}; allowed: text, or whole numbers"
         ) from error
 
 

@@ -29,7 +29,7 @@ from engine.state.pools import CachePools
 from engine.state.prefix import PrefixIndex
 from engine.state.recurrent import RecurrentStates
 
-# Recurrent states that stay after full blocks of known beginnings, for later requests.
+# Recurrent states kept at the end of full blocks of known prefixes, for later requests.
 _KEPT_STATES = 32
 
 

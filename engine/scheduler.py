@@ -1,4 +1,4 @@
-"""Who runs in the next step: whole numbers and queues, no tensors.
+"""Who runs in the next step: integers and queues, no tensors.
 
 First come, first served. A step prefills one chunk's worth of those who need it, then gives every sequence that decodes
 one round. When blocks run out, the sequence that came last starts again later; nothing it emitted is lost.
@@ -71,7 +71,7 @@ class Scheduler(Generic[RunT]):
         self._waiting.append(run)
 
     def remove(self, run: RunT) -> None:
-        """Take a request out, wherever it is, and hand its blocks back; nothing happens when it is out already."""
+        """Remove a request, waiting or running, and free its blocks; removing it twice does no harm."""
         if run in self._running:
             self._running.remove(run)
         elif run in self._waiting:

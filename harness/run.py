@@ -149,7 +149,7 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def open_outputs(folder: Path) -> None:
-    """Touch every file the run will write, so that a full disk or a read-only folder is told before the long run."""
+    """Touch every file the run will write, so that a full disk or a read-only folder shows before the long run."""
     for name in ("log.txt", "records.jsonl"):
         with writing(folder / name):
             (folder / name).touch()
@@ -176,7 +176,7 @@ def merge_worker_records(folder: Path) -> None:
 
 
 def summarise(request: ScopeRun, folder: Path, ended: Ended, progress: ScopeProgress) -> ScopeSummary:
-    """What a person is told at once."""
+    """The summary that is printed as soon as the scope has ended."""
     counts = Counter(progress.outcomes.values())
     problem = exit_problem(ended, request.timeout_s)
     if ended.return_code == PYTEST_USAGE and (said := pytests_own_words(folder)):

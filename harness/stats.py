@@ -41,7 +41,7 @@ def needs_n(base_n: int, level: float) -> int:
 
 
 def needs_n_each(level: float) -> int:
-    """How many repeats each side needs, taken anew."""
+    """How many repeats each side needs if both are measured again."""
     return next(n for n in range(1, NEEDS_N_LIMIT) if least_p(n, n) <= 1 - level + 1e-12)
 
 

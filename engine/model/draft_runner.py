@@ -1,7 +1,7 @@
 """Runs a DFlash2 model for several sequences: fixed buffers, filled in place, and what is bound to them.
 
 The draft's cache has the block ids of the target's: a sequence's block table and slots serve both, and what a known
-beginning is worth to the target it is worth to the draft.
+prefix is worth to the target it is worth to the draft.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The pool of KV blocks: whole numbers only, no tensors.
+"""The pool of KV blocks: integers only, no tensors.
 
 A block holds ``block_size`` token slots of every layer. Block 0 is the null block: it is never handed out, so that a
 block table padded with zeros points at no request's data. A block may have several owners (a shared prefix); one that
-is marked to be kept stays readable after its last owner left, until its room is needed.
+is marked to be kept stays readable after its last owner has left, until its room is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All that a new sequence draws from: KV blocks, recurrent states where the model has them, known beginnings."""
+"""All that a new sequence draws from: KV blocks, recurrent states where the model has them, known prefixes."""
 
 from __future__ import annotations
 

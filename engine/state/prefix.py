@@ -1,7 +1,7 @@
-"""Which full blocks hold which text, so that a request with a known beginning need not compute it again.
+"""Which full blocks hold which text, so that a request with a known prefix need not compute it again.
 
-Whole numbers only. Texts are chains: a block is known by the chain before it and its own tokens, compared in full,
-so two texts are never taken for one another. Where a model has recurrent layers, a beginning is of use only up to a
+Integers only. Texts are chains: a block is known by the chain before it and its own tokens, compared in full,
+so one text never passes for another. Where a model has recurrent layers, a prefix is of use only up to a
 block after which the recurrent state was kept.
 """
 
@@ -21,7 +21,7 @@ Key = tuple[int, tuple[int, ...]]  # the link before, the block's tokens
 
 @dataclass(frozen=True, slots=True)
 class KnownPrefix:
-    """The blocks of a beginning that is in the cache, the chain's last link, and the recurrent state after it."""
+    """The blocks of a prefix that is in the cache, the chain's last link, and the recurrent state after it."""
 
     blocks: tuple[int, ...]
     link: int
@@ -43,7 +43,7 @@ class PrefixIndex:
         pool.on_evict = self._forget
 
     def find(self, token_ids: Sequence[int]) -> KnownPrefix:
-        """The longest known beginning of ``token_ids`` that can be used and leaves at least one token to compute."""
+        """The longest known prefix of ``token_ids`` that can be used and leaves at least one token to compute."""
         size = self._pool.block_size
         blocks: list[int] = []
         link, best = ROOT, KnownPrefix((), ROOT)

@@ -10,7 +10,7 @@ class RecurrentStates:
 
     Windows hold activations: float32 on the CPU, float16 where the SM70 kernels run.
 
-    Slot 0 holds zeros for good: a fresh sequence starts from it. The other slots are read only after they were written.
+    Slot 0 always holds zeros: a fresh sequence starts from it. Any other slot is written before it is read.
     """
 
     def __init__(

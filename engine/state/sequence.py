@@ -1,7 +1,7 @@
 """The state of one sequence, and the one transaction that moves it: reserve, then commit.
 
-Whole numbers only. A round reserves K+1 rows (the anchor and K drafts), the model writes them, and ``commit`` keeps the
-first ``rows`` of them; the others are handed back, so a rejected token leaves nothing that can be reached.
+Integers only. A round reserves K+1 rows (the anchor and K drafts), the model writes them, and ``commit`` keeps the
+first ``rows`` of them; the others are freed, so a rejected token leaves nothing that can be reached.
 KV blocks and recurrent states move together.
 """
 
@@ -30,7 +30,7 @@ class Reservation:
         return len(self.slot_mapping)
 
     def first(self, rows: int) -> Reservation:
-        """The first ``rows`` rows; the others stay reserved until the commit, and are handed back there."""
+        """The first ``rows`` rows; the others stay reserved until the commit, and are freed there."""
         if not 1 <= rows <= self.count:
             raise ValueError(f"{rows} of {self.count} reserved rows; allowed: 1 to {self.count}")
         states = None if self.states is None else self.states.first(rows)
@@ -160,7 +160,7 @@ class SequenceState:
         self._trim()
 
     def release(self) -> None:
-        """Hand everything back; an open reservation is dropped. The history stays, so the sequence can start again."""
+        """Free everything; an open reservation is dropped. The history stays, so the sequence can start again."""
         self._open = None
         self.num_computed = 0
         self._link, self._remembered = ROOT, 0

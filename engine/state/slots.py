@@ -1,4 +1,4 @@
-"""Which recurrent states a sequence holds: whole numbers only.
+"""Which recurrent states a sequence holds: integers only.
 
 A slot holds the state after one token, of every recurrent layer (convolution window and matrix together). Slots are
 written once and then only read: a round writes the state after each of its rows to a slot of its own, and committing
@@ -42,7 +42,7 @@ class RecurrentSlots:
         return self._open
 
     def commit(self, rows: int) -> None:
-        """Go on from the state after the ``rows``-th reserved row, which was kept; with 0, from where it stood."""
+        """Go on from the state after the ``rows``-th reserved row, which was kept; with 0, stay where it was."""
         if self._open is None:
             raise RuntimeError("no state is reserved; reserve before commit")
         target = self._open.write[rows - 1] if rows else self.current
@@ -51,12 +51,12 @@ class RecurrentSlots:
         self._pool.free(dropped)
 
     def adopt(self, slot: int) -> None:
-        """Start from a state that another sequence left; it stays that sequence's, or the index's, as well."""
+        """Start from a state that another sequence left; that sequence, or the index, goes on owning it too."""
         self._pool.share([slot])
         self.current = slot
 
     def release(self) -> None:
-        """Hand every slot back; the next reservation starts from zeros."""
+        """Free every slot; the next reservation starts from zeros."""
         reserved = self._open.write if self._open is not None else ()
         self._pool.free([slot for slot in (self.current, *reserved) if slot not in (FRESH, NO_SLOT)])
         self.current, self._open = FRESH, None

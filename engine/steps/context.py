@@ -96,7 +96,7 @@ class DraftContext:
     def committed(self, sequences: Sequence[SequenceState]) -> None:
         """See `Context`: store the rows that stayed of each sequence; of no sequences there was no forward.
 
-        What was computed ahead is taken only for this very batch; what an interrupted round left is computed anew.
+        What was computed ahead counts only for this very batch; what an interrupted round left is computed again.
         """
         if not sequences:
             return

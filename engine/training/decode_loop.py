@@ -25,7 +25,7 @@ class RowModel(Protocol):
     """A decoder with a cache row for each of B sequences."""
 
     first_position: int
-    """Where prompts start: after a beginning that all rows share and that is in the cache already."""
+    """Where prompts start: after a prefix that all rows share and that is in the cache already."""
 
     def step(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits [B, V] after ``tokens`` int64 [B] at ``positions``; a row at ``first_position`` is fresh."""
@@ -152,7 +152,7 @@ def cut(tokens: npt.NDArray[np.int32], prompts: npt.NDArray[np.int32], end: int)
         for last in np.flatnonzero(line == end):
             begun = np.searchsorted(starts, last, side="right")
             if begun == 0:
-                continue  # its beginning was written before this run
+                continue  # its prefix was written before this run
             text = line[starts[begun - 1] : last]
             found.append(Drawn(int(owner[last]), row, text[text >= 0].tolist()))
     return found, int((tokens >= 0).sum())

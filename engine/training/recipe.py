@@ -101,11 +101,11 @@ class Recipe:
         # Rendering a template takes milliseconds: once, around a mark.
         before, after = tokenizer.chat_prompt([{"role": "user", "content": _MARK}]).split(_MARK)
         whole = [tokenizer.encode(f"{before}{one}{after}") for one in questions]
-        beginning = _common_beginning(whole)
-        asked = [ids[len(beginning) :] for ids in whole]
-        limit = len(beginning) + max(map(len, asked)) + _TEACHER_ANSWER
+        prefix = _common_prefix(whole)
+        asked = [ids[len(prefix) :] for ids in whole]
+        limit = len(prefix) + max(map(len, asked)) + _TEACHER_ANSWER
         dtype = torch.float16 if plan.device == "cuda" else torch.float32
-        model = TeacherRows(file, beginning, plan.rows, -(-limit // 8) * 8, device=plan.device, dtype=dtype)
+        model = TeacherRows(file, prefix, plan.rows, -(-limit // 8) * 8, device=plan.device, dtype=dtype)
         end = tokenizer.encode("<|im_end|>")[0]
         loop = DecodeLoop(model, asked, plan.rows, limit=limit, end=end, law=TEACHER_LAW, device=plan.device)
         drawn, count = loop.run(plan.text_seconds, plan.max_steps and 6 * plan.max_steps)
@@ -364,7 +364,7 @@ def _short_questions(conversations: Sequence[text.Conversation]) -> list[str]:
     return list(dict.fromkeys(one.question for one in conversations if len(one.question) < _LONGEST_QUESTION))
 
 
-def _common_beginning(texts: list[list[int]]) -> list[int]:
+def _common_prefix(texts: list[list[int]]) -> list[int]:
     """Tokens that all texts start with, short of the whole of any."""
     shortest = min(map(len, texts)) - 1
     count = 0

@@ -15,13 +15,13 @@ from engine.training.target import AttentionMixer, GdnMixer, Layer, Target, rota
 
 
 class TeacherRows:
-    """A Llama model out of a GGUF file, dequantised; every row starts after the same beginning."""
+    """A Llama model out of a GGUF file, dequantised; every row starts after the same prefix."""
 
     def __init__(
-        self, file: GgufFile, beginning: list[int], rows: int, length: int, *, device: str, dtype: torch.dtype
+        self, file: GgufFile, prefix: list[int], rows: int, length: int, *, device: str, dtype: torch.dtype
     ) -> None:
         config = self._config = llama_config(file)
-        self.first_position = len(beginning)
+        self.first_position = len(prefix)
         names = {
             name: torch.from_numpy(dequantize(tensor).copy()).to(device, dtype) for name, tensor in file.tensors.items()
         }
@@ -44,7 +44,7 @@ class TeacherRows:
         self._cache = torch.zeros(shape, device=device, dtype=dtype)
         self._row = torch.arange(rows, device=device)
         with torch.no_grad():
-            for position, token in enumerate(beginning):
+            for position, token in enumerate(prefix):
                 at = torch.full((rows,), position, device=device)
                 self.step(torch.full((rows,), token, device=device), at)
 

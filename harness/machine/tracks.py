@@ -13,7 +13,7 @@ LONGEST = 400
 
 
 def tracks(samples: Sequence[Sample]) -> tuple[Track, ...]:
-    """Every quantity that was told at least once; time in seconds since the first look."""
+    """Every quantity that was sampled at least once; time in seconds since the first look."""
     found: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
 
     def add(quantity: str, source: str, unit: str, at: float, value: float | None) -> None:

@@ -17,7 +17,7 @@ OTHERS_LIMIT = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """A stretch of samples in figures. ``None``: nothing was told. ``doubts``: each a sentence with its figure."""
+    """A stretch of samples in figures; ``None`` where telemetry has none. ``doubts``: sentences with a figure each."""
 
     samples: int
     steal: float | None

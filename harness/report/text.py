@@ -97,7 +97,7 @@ def _cut(text: Text, width: int) -> Text:
 
 
 def _cut_front(text: str, width: int) -> Text:
-    """A node id is told by its end, so the cut goes to the front."""
+    """The end of a node id tells it from others, so the cut goes to the front."""
     shown = Text(text)
     while shown.cell_len > width:
         text = text[max(1, shown.cell_len - width) + 1 :]

@@ -203,7 +203,7 @@ def test_rows_that_are_not_one_more_than_the_drafts_are_refused(rows_given: int)
 
 
 def test_a_token_that_its_own_law_cannot_draw_is_refused() -> None:
-    """Cache and sample disagree: that is a defect to be told, never an acceptance by q = 0."""
+    """Cache and sample disagree: that is a defect to be reported, never an acceptance by q = 0."""
     with pytest.raises(ValueError, match="token 0 was drafted but its law gives it no probability"):
         drafted([0], LIKELY)
 

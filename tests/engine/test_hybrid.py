@@ -114,7 +114,7 @@ def test_batches_crowding_and_prefixes_change_no_token(llm: LLM, folder: Path) -
         assert [result.token_ids for result in together] == alone
 
 
-def test_a_known_beginning_is_adopted_with_its_state(folder: Path) -> None:
+def test_a_known_prefix_is_adopted_with_its_state(folder: Path) -> None:
     reusing = LLM(EngineConfig(model=folder, block_size=4, prefix_reuse=True))
     params = SamplingParams(max_tokens=5, stop_token_ids=())
     first = reusing.generate(PROMPT, params)
@@ -274,7 +274,7 @@ def test_a_request_that_cannot_run_fails_alone(folder: Path) -> None:
         "the prompt has 300 tokens; allowed: up to 255": [5] * 300,
         "token id 1000 in the prompt; allowed: 0 to 98": [1000],
         "the prompt has no tokens; allowed: at least one": [],
-        "the prompt holds something else than token ids": ["x"],
+        "the prompt holds something other than token ids": ["x"],
     }
     first, *failed, last = llm.generate_batch([PROMPT, *broken.values(), PROMPT], params)
     assert first.token_ids == last.token_ids == alone.token_ids

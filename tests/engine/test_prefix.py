@@ -21,7 +21,7 @@ def computed(tokens: list[int], pool: BlockPool, index: PrefixIndex) -> Sequence
     return sequence
 
 
-def test_a_known_beginning_is_not_computed_again() -> None:
+def test_a_known_prefix_is_not_computed_again() -> None:
     pool = BlockPool(12, SIZE)
     index = PrefixIndex(pool)
     first = computed([1, 2, 3, 4, 5, 6, 7, 8, 9], pool, index)
@@ -44,7 +44,7 @@ def test_at_least_one_token_is_left_to_compute() -> None:
     assert again.adopt_prefix() == 4
 
 
-def test_the_same_block_behind_another_beginning_is_another_text() -> None:
+def test_the_same_block_after_another_prefix_is_another_text() -> None:
     pool = BlockPool(12, SIZE)
     index = PrefixIndex(pool)
     computed([1, 1, 1, 1, 5, 6, 7, 8, 0], pool, index)
@@ -64,7 +64,7 @@ def test_emitted_tokens_can_be_a_prefix_too() -> None:
 
 @given(texts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=14), min_size=1, max_size=12))
 def test_what_is_adopted_is_what_was_computed(texts: list[list[int]]) -> None:
-    """A cache of few blocks and texts over two letters: sharing, eviction and chains with lost beginnings."""
+    """A cache of few blocks and texts over two letters: sharing, eviction and chains with lost prefixes."""
     pool = BlockPool(7, SIZE)
     index = PrefixIndex(pool)
     cache: dict[int, int] = {}
@@ -81,7 +81,7 @@ def test_what_is_adopted_is_what_was_computed(texts: list[list[int]]) -> None:
         assert pool.num_free == 6
 
 
-def test_with_recurrent_layers_a_beginning_ends_where_a_state_was_kept() -> None:
+def test_with_recurrent_layers_a_prefix_ends_where_a_state_was_kept() -> None:
     pool, states = BlockPool(12, SIZE), BlockPool(10, 1)
     index = PrefixIndex(pool, states, max_states=4)
     text = [1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 9, 9, 0]
