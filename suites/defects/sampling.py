@@ -15,6 +15,7 @@ _ROWS = "suites/sampling/test_boundary_rows.py"
 _BATCHES = "suites/sampling/test_boundary_batches.py"
 _INVARIANCE = "suites/sampling/test_row_invariance.py"
 _COPY = "suites/sampling/test_no_copy_no_sync.py"
+_RULES = "suites/sampling/test_rules.py"
 _DRAWS = "suites/sampling/test_seeded_draws.py"
 
 Op = Callable[..., Tensor]
@@ -162,6 +163,32 @@ def _recovery_uses_the_drafts_noise(original: Callable[..., tuple[int, int, int,
     return counter
 
 
+def _min_p_before_the_rules(original: Callable[..., None]) -> Callable[..., None]:
+    def apply_rules(logits: Tensor, params: Any, history: Any, drafts: Any) -> None:
+        from engine.sampling.processors import min_p_inplace
+
+        min_p_inplace(logits, [params.rules.min_p] * len(logits), [params.temperature] * len(logits))
+        original(logits, params, history, drafts)
+
+    return apply_rules
+
+
+def _every_draft_in_front_of_every_row(original: Callable[..., None]) -> Callable[..., None]:
+    def apply_rules(logits: Tensor, params: Any, history: Any, drafts: Any) -> None:
+        original(logits, params, type(history)(history.prompt, (*history.output, *drafts)), ())
+
+    return apply_rules
+
+
+def _reports_of_the_row_behind(original: Callable[..., Any]) -> Callable[..., Any]:
+    def reports_of(verification: Any, committed: Any, params: Any) -> Any:
+        from dataclasses import replace
+
+        return original(replace(verification, head_logits=verification.head_logits.roll(-1, 0)), committed, params)
+
+    return reports_of
+
+
 def _plan(name: str, description: str, spoil: Callable[[Op], Op], *must_go_red: str) -> Defect:
     return Defect(name, description, "sampling", "engine.ops.sampling", "sampling_plan", spoil, must_go_red)
 
@@ -242,6 +269,33 @@ DEFECTS = (
         _decided_by(_exactly_k, lambda logits: logits.shape[0] >= 8),
         f"{_BATCHES}::test_39_mixed_batch_equals_solo[32768]",
         f"{_INVARIANCE}::test_batch_and_row_index[8]",
+    ),
+    Defect(
+        "sampling-min-p-before-the-rules",
+        "min-p is asked of the head's logits, before bans and penalties",
+        "sampling",
+        "engine.steps.laws",
+        "_apply_rules",
+        _min_p_before_the_rules,
+        (f"{_RULES}::test_the_law_of_each_row_of_a_verification",),
+    ),
+    Defect(
+        "sampling-penalties-of-every-draft",
+        "each row of a verification is penalised for all drafts of the round, those behind it too",
+        "sampling",
+        "engine.steps.laws",
+        "_apply_rules",
+        _every_draft_in_front_of_every_row,
+        (f"{_RULES}::test_the_law_of_each_row_of_a_verification",),
+    ),
+    Defect(
+        "sampling-reports-of-the-row-behind",
+        "a token's log probability is read from the row that follows its own",
+        "sampling",
+        "engine.steps.report",
+        "reports_of",
+        _reports_of_the_row_behind,
+        (f"{_RULES}::test_the_law_of_each_row_of_a_verification",),
     ),
     Defect(
         "sampling-shared-noise",

@@ -10,9 +10,17 @@ import pytest
 import torch
 
 from engine.ops import sampling as ops
+from engine.request import SamplingParams
 from engine.sampling.processors import RowHistory, logprobs, min_p_inplace, process_inplace
 from engine.sampling.rules import LogitsRules
+from engine.state.blocks import BlockPool
+from engine.state.sequence import SequenceState
+from engine.steps.laws import history_of, verification_of
+from engine.steps.records import Committed, Verification
+from engine.steps.report import reports_of
+from suites.oracles import sampling as cut_oracle
 from suites.oracles import sampling_rules as oracle
+from suites.oracles.arrays import F64
 from suites.oracles.judge import assert_bits_equal
 from suites.sampling import rows
 from suites.sampling.cutting import on_device
@@ -117,6 +125,70 @@ def test_min_p_then_top_p(targets: tuple[Target, ...]) -> None:
         min_p_inplace(on, [0.3], [1.0])
         after = ops.sampling_masses(on, ops.sampling_plan(on, None, top_p))
         assert int((after > 0).sum()) == 2
+
+
+SLIGHT = {"repetition": 1.05, "frequency": 0.06, "presence": 0.05}
+MIN_P = 0.5
+# The quotient by temperature carries the rules' rounding; a share moves by twice that. Weights are integers of 40 bits.
+SHARES = 2 * ROUNDING
+
+
+@pytest.mark.parametrize("temperature", [0.7, 2.0])
+def test_the_law_of_each_row_of_a_verification(targets: tuple[Target, ...], temperature: float) -> None:
+    """What the engine makes of a request: rules by the row's own history, temperature, min-p, top-k and top-p, in turn.
+
+    The rows are equal, so they differ by the drafts in front of them alone. The best token is banned, so that min-p
+    asked before the rules, at another temperature or of another maximum keeps other tokens.
+    """
+    row = np.random.default_rng(1).permutation(np.linspace(1.5, -1.5, 40)).astype(np.float32)
+    best = np.argsort(-row, kind="stable").tolist()
+    prompt, emitted, drafts = (best[1], best[5], best[5]), (best[2], best[3]), (best[4], best[4], best[2])
+    asked = {**SLIGHT, "bias": {best[6]: 0.1}, "banned": frozenset({best[0]})}
+    rules = LogitsRules(**{NAMES[key]: value for key, value in asked.items()}, min_p=MIN_P)
+    params = SamplingParams(temperature=temperature, top_k=12, top_p=0.9, seed=1, logprobs=2, rules=rules)
+    sequence = SequenceState(prompt, BlockPool(8, 4))
+    sequence.reserve(3)
+    sequence.commit(3, emitted[:1])
+    sequence.reserve(1)
+    sequence.commit(1, emitted[1:])
+    logits = np.tile(row, (len(drafts) + 1, 1))
+    laws = [
+        _expected(row, temperature, prompt=prompt, output=(*emitted, *drafts[:before]), **asked)
+        for before in range(len(drafts) + 1)
+    ]
+    assert len({tuple(law) for law in laws}) == len(laws), "a draft changes no law: the case has no power"
+    for target in targets:
+        verification = verification_of(5, on_device(target, logits), params, history_of(sequence, params), drafts)
+        assert isinstance(verification, Verification)
+        for index, (law, expected) in enumerate(zip(verification.target_laws, laws, strict=True)):
+            seen = np.array([law.probability(token) for token in range(len(row))])
+            assert np.flatnonzero(seen).tolist() == np.flatnonzero(expected).tolist(), f"{target.name}: row {index}"
+            assert np.abs(seen / np.where(expected > 0, expected, 1) - (expected > 0)).max() <= SHARES / temperature
+        _assert_reports_of_the_heads_logits(target, verification, params, row, drafts)
+
+
+def _expected(row: oracle.F32, temperature: float, **asked: Any) -> F64:
+    ruled = np.array(oracle.ruled(row, **asked))
+    keeps = oracle.min_p_keeps(ruled.astype(np.float32), MIN_P, temperature)
+    left = np.array([value if token in keeps else -np.inf for token, value in enumerate(ruled)])
+    ranking = cut_oracle.rank(cut_oracle.after_temperature(left.astype(np.float32), temperature), 12)
+    return ranking.probabilities(float(np.float32(0.9)), len(row))
+
+
+def _assert_reports_of_the_heads_logits(
+    target: Target, verification: Verification, params: SamplingParams, row: oracle.F32, drafts: tuple[int, ...]
+) -> None:
+    """Log probabilities are those of the head, before any rule, one a token and in the order of the tokens."""
+    assert verification.head_logits is not None
+    assert_bits_equal(array(verification.head_logits), np.tile(row, (len(drafts) + 1, 1)), f"{target.name}: the head")
+    verification.head_logits[1] = verification.head_logits[1].flip(0)  # each row says which one it is
+    reports = reports_of(verification, Committed(drafts[:2], None), params)
+    for report, logits, token in zip(reports, (row, row[::-1]), drafts, strict=False):
+        expected = oracle.log_softmax(logits)
+        assert report.chosen.token_id == token
+        assert abs(report.chosen.logprob - expected[token]) < 1e-12
+        assert [one.token_id for one in report.top] == np.argsort(-logits, kind="stable")[:2].tolist()
+    assert len(reports) == 2
 
 
 def test_logprobs(targets: tuple[Target, ...]) -> None:
