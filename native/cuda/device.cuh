@@ -44,6 +44,17 @@ __device__ inline void report_fault(int* fault, Fault kind, int64_t where, int64
 
 __device__ inline float infinity() { return __int_as_float(0x7f800000); }
 
+// 2^x for weights that are rounded to halves: what lies below the least normal float becomes zero.
+__device__ inline float exp2_or_zero(float x) {
+#ifdef SM70_EMULATED
+  return exp2f(x);
+#else
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#endif
+}
+
 // Sum over the warp; every lane gets the same bits because the exchange is symmetric.
 __device__ inline float warp_sum(float value) {
 #pragma unroll

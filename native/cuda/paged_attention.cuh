@@ -18,6 +18,7 @@ template <int kDim, int kRowTiles, class Format>
 class Kernel {
   using S = Shape<kDim, kRowTiles, Format>;
   static constexpr int kThreads = S::kThreads;
+  static constexpr int kWeighsNothing = -1;
   using Accumulator = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
 
  public:
@@ -36,17 +37,18 @@ class Kernel {
         thread_(threadIdx.x),
         warp_(threadIdx.x / kWarp),
         kv_head_(blockIdx.y),
-        group_(static_cast<int>(args.query_heads) / static_cast<int>(args.kv_heads)),
         column_live_(column() * Format::kPerVector < static_cast<int>(args.head_dim)) {}
 
   __device__ void run() {
     learn_fragment_rows();
-    Items items(args_, S::kRows);
+    const Items items(args_, S::kRows);
     Item item;
     for (int index = blockIdx.x; items.find(index, item); index += gridDim.x) {
       // Kept in shared memory as well: what is needed at the end takes no registers until then.
       if (thread_ == 0) item_ = item;
       attend(item);
+      item = item_;
+      __syncthreads();  // the item was read
     }
   }
 
@@ -62,12 +64,12 @@ class Kernel {
     for (int i = 0; i < 8; ++i) fragment_rows_ |= static_cast<uint32_t>(rows.x[i]) << (4 * i);
   }
 
-  __device__ int position_of(const Item& item, int row) const { return item.length - item.queries + row / group_; }
+  __device__ int position_of(const Item& item, int row) const { return item.length - item.queries + row / item.group; }
 
   __device__ void attend(const Item& item) {
     const Mask mask(args_, item);
     const int first_row = item.row_block * S::kRows;
-    const int rows = min(S::kRows, item.queries * group_ - first_row);
+    const int rows = min(S::kRows, item.queries * item.group - first_row);
     const int first_position = position_of(item, first_row);
     const int last_position = position_of(item, first_row + rows - 1);
 
@@ -77,19 +79,27 @@ class Kernel {
     const int begin = max(partition_begin, mask.first(first_position)) / S::kKeys;
     const int end = ceil_div(min(partition_end, mask.end(last_position)), S::kKeys);
     const int key_end = min(partition_end, end * S::kKeys);
+    const int anchor = mask.anchor, far = mask.far(first_position);
     const auto next_tile = [&](int tile) {
-      while (tile < end && !(tile * S::kKeys < mask.anchor || mask.anchored((tile + 1) * S::kKeys - 1, first_position)))
-        ++tile;
+      while (tile < end && tile * S::kKeys >= anchor && (tile + 1) * S::kKeys - 1 <= far) ++tile;
       return tile < end ? tile : end;
     };
 
+    int tile = next_tile(begin);
+    forget_block();
+    look_up(tile, 0, key_end, item.sequence);  // on its way beside the queries
     load_queries(item, first_row, rows);
     const int own_row = thread_ / S::kLanesPerRow;
-    const int own_position = own_row < rows ? position_of(item, first_row + own_row) : -1;
-    row_first_ = mask.first(own_position);
+    // Nobody reads what becomes of rows past the last one: they see what that one sees, and a warp of such rows weighs
+    // nothing.
+    constexpr int kWarpRows = kWarp / S::kLanesPerRow;
+    const int own_position = position_of(item, first_row + min(own_row, rows - 1));
+    row_far_ = mask.far(own_position);
+    row_first_ = own_row / kWarpRows * kWarpRows < rows ? mask.first(own_position) : kWeighsNothing;
     row_end_ = min(partition_end, mask.end(own_position));
     row_maximum_ = -infinity();
     row_sum_ = 0.0f;
+    bool rescales = false;  // this thread's row found a new maximum in the last tile
 #pragma unroll
     for (int m = 0; m < S::kOwnRows; ++m)
 #pragma unroll
@@ -98,69 +108,74 @@ class Kernel {
     // Two steps a tile. The tensor cores score a tile while they add the values of the one before it; then its scores
     // become weights while its values and the keys of the next tile go from registers to shared memory. Memory is asked
     // for a tile ahead of that, and the last warp finds out where the tile after it lies.
-    int tile = next_tile(begin);
     if (tile < end) {
-      int second = next_tile(tile + 1), third = next_tile(second + 1);
-      __syncthreads();  // Q and the item are whole
-      look_up(tile, key_end);
-      write_places(0, 0);
-      look_up(second, key_end);
-      write_places(1, 1);
-      __syncthreads();
+      const int second = next_tile(tile + 1), third = next_tile(second + 1);
+      write_places(0, 0, item.sequence);
+      look_up(second, second - tile, key_end, item.sequence);
+      write_places(1, 1, item.sequence);
+      __syncthreads();  // Q, the item and the places are whole
       fetch(k_vectors_, args_.k, k_places(0));
-      store(k_, k_vectors_);
       fetch(v_vectors_, args_.v, v_places(0));
+      store(k_, k_vectors_);
       fetch(k_vectors_, args_.k, k_places(1));
       __syncthreads();  // K of the first tile and what was read of the places
-      look_up(third, key_end);
-      write_places(0, 2);
+      look_up(third, third - second, key_end, item.sequence);
+      write_places(0, 2, item.sequence);
       int k_now = 0, v_now = 1;  // of the places: K's of `third`, V's of `second`
-      int fourth = next_tile(third + 1);
-      look_up(fourth, key_end);
+      int ahead = next_tile(third + 1);  // the tile that was looked up last
+      look_up(ahead, ahead - third, key_end, item.sequence);
       for (bool first = true;; first = false) {
-        __syncthreads();  // K of this tile is whole; V and the weights of the last one are, too
+        // K of this tile is whole; V and the weights of the last one are, too
+        const bool rescaled = __syncthreads_or(rescales) != 0;
         if (tile < end) score_tiles();
-        if (!first) add_values();
+        if (!first) add_values(rescaled);
         if (tile >= end) break;
         __syncthreads();  // the scores are whole; K, V and the weights are free
-        weigh(mask, tile * S::kKeys, own_row, own_position);
+        if (row_first_ != kWeighsNothing) rescales = weigh(anchor, tile * S::kKeys, own_row);
         store(v_, v_vectors_);
         store(k_, k_vectors_);
         // Nothing else is on its way here, so that waiting for the table waits for nothing else.
         const int v_free = v_now == 0 ? 2 : v_now - 1;
-        write_places(k_now ^ 1, v_free);  // of `fourth`
-        const int fifth = next_tile(fourth + 1);
-        look_up(fifth, key_end);
+        write_places(k_now ^ 1, v_free, item_.sequence);  // of `ahead`
+        const int before = ahead;
+        ahead = next_tile(before + 1);
+        look_up(ahead, ahead - before, key_end, item_.sequence);
         fetch(v_vectors_, args_.v, v_places(v_now));
         fetch(k_vectors_, args_.k, k_places(k_now));
-        tile = second;
-        second = third;
-        third = fourth;
-        fourth = fifth;
+        tile = next_tile(tile + 1);
         k_now ^= 1;
         v_now = v_now == 2 ? 0 : v_now + 1;
       }
     }
-    if (own_row < S::kRows && thread_ % S::kLanesPerRow == 0) {
-      maximum_[own_row] = row_maximum_;
-      sum_[own_row] = row_sum_;
+    if (own_row < S::kRows) {
+#pragma unroll
+      for (int step = 1; step < S::kLanesPerRow; step *= 2) row_sum_ += __shfl_xor_sync(kFullMask, row_sum_, step);
+      if (thread_ % S::kLanesPerRow == 0) {
+        maximum_[own_row] = row_maximum_;
+        sum_[own_row] = row_sum_;
+      }
     }
     __syncthreads();
-    write(first_row, rows);
+    write();
   }
 
   __device__ void load_queries(const Item& item, int first_row, int rows) {
-    constexpr int kPerRow = kDim / 8;
+    constexpr int kPerRow = kDim / 8, kAll = S::kRows * kPerRow, kOwn = (kAll + kThreads - 1) / kThreads;
     const __half* q = static_cast<const __half*>(args_.q);
-    for (int at = thread_; at < S::kRows * kPerRow; at += kThreads) {
+    uint4 vectors[kOwn];  // all on their way before the first is needed
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int at = thread_ + i * kThreads;
       const int row = at / kPerRow, d = at % kPerRow * 8;
-      uint4 vector = make_uint4(0, 0, 0, 0);
-      if (row < rows && d < args_.head_dim) {
-        const int64_t token = item.first_query + (first_row + row) / group_;
-        const int64_t head = kv_head_ * group_ + (first_row + row) % group_;
-        vector = *reinterpret_cast<const uint4*>(q + token * args_.q_token_stride + head * args_.q_head_stride + d);
-      }
-      *reinterpret_cast<uint4*>(q_ + row * S::kRowStride + d) = vector;
+      const int64_t token = item.first_query + (first_row + row) / item.group;
+      const int64_t head = kv_head_ * item.group + (first_row + row) % item.group;
+      const __half* from = q + token * args_.q_token_stride + head * args_.q_head_stride + d;
+      vectors[i] = load_or_zero(reinterpret_cast<const uint4*>(from), row < rows && d < args_.head_dim);
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int at = thread_ + i * kThreads;
+      if (at < kAll) *reinterpret_cast<uint4*>(q_ + at / kPerRow * S::kRowStride + at % kPerRow * 8) = vectors[i];
     }
   }
 
@@ -168,42 +183,54 @@ class Kernel {
   __device__ uint32_t* k_places(int buffer) const { return places_ + buffer * S::kKeys; }
   __device__ uint32_t* v_places(int buffer) const { return places_ + (kKPlaces + buffer) * S::kKeys; }
 
-  // The last warp reads the block table for a tile, long before it needs the answer.
-  __device__ void look_up(int tile, int end) {
+  // The last warp reads the block table for a tile, long before it needs the answer, and only where a key is not in the
+  // block of the tile before, which lies `advance` tiles back.
+  __device__ void look_up(int tile, int advance, int end, int sequence) {
     if (warp_ != S::kWarps - 1) return;
-    const int* table = static_cast<const int*>(args_.block_table) + item_.sequence * args_.table_stride;
     const int block_size = static_cast<int>(args_.block_size);
 #pragma unroll
     for (int i = 0; i < S::kOwnKeys; ++i) {
       const int key = tile * S::kKeys + i * kWarp + thread_ % kWarp;
-      index_[i] = key < end ? key / block_size : -1;
-      in_block_[i] = key - index_[i] * block_size;
-      block_[i] = key < end ? table[index_[i]] : 0;
+      in_block_[i] += advance * S::kKeys;
+      if (key >= end) {
+        in_block_[i] = -1;
+      } else if (in_block_[i] >= block_size) {
+        index_[i] = key / block_size;
+        in_block_[i] = key - index_[i] * block_size;
+        block_[i] = (static_cast<const int*>(args_.block_table) + sequence * args_.table_stride)[index_[i]];
+      }
     }
   }
 
-  __device__ void write_places(int k_buffer, int v_buffer) {
+  __device__ void forget_block() {
+#pragma unroll
+    for (int i = 0; i < S::kOwnKeys; ++i) in_block_[i] = static_cast<int>(args_.block_size);
+  }
+
+  __device__ void write_places(int k_buffer, int v_buffer, int sequence) {
     if (warp_ != S::kWarps - 1) return;
-    constexpr int kPerVector = Format::kPerVector;
 #pragma unroll
     for (int i = 0; i < S::kOwnKeys; ++i) {
       const int at = i * kWarp + thread_ % kWarp;
-      const int64_t block = block_[i];
       uint32_t k = kNowhere, v = kNowhere;
-      if (index_[i] >= 0) {
-        if (block < 0 || block >= args_.num_blocks) {
-          report_fault(static_cast<int*>(args_.fault), kFaultBlock, item_.sequence, index_[i], block);
+      if (in_block_[i] >= 0) {
+        if (block_[i] < 0 || block_[i] >= args_.num_blocks) {
+          report_fault(static_cast<int*>(args_.fault), kFaultBlock, sequence, index_[i], block_[i]);
         } else {
-          const int64_t in_block = in_block_[i], head = kv_head_;
-          k = (block * args_.k_block_stride + in_block * args_.k_token_stride + head * args_.k_head_stride) /
-              kPerVector;
-          v = (block * args_.v_block_stride + in_block * args_.v_token_stride + head * args_.v_head_stride) /
-              kPerVector;
+          k = place(i, args_.k_block_stride, args_.k_token_stride, args_.k_head_stride);
+          v = place(i, args_.v_block_stride, args_.v_token_stride, args_.v_head_stride);
         }
       }
       k_places(k_buffer)[at] = k;
       v_places(v_buffer)[at] = v;
     }
+  }
+
+  // The launcher gives strides in vectors. A place fits in 32 bits, so nothing is lost that overflows on the way there.
+  __device__ uint32_t place(int i, int64_t block_stride, int64_t token_stride, int64_t head_stride) const {
+    return static_cast<uint32_t>(block_[i]) * static_cast<uint32_t>(block_stride) +
+           static_cast<uint32_t>(in_block_[i]) * static_cast<uint32_t>(token_stride) +
+           static_cast<uint32_t>(kv_head_) * static_cast<uint32_t>(head_stride);
   }
 
   // Which vector of a tile is this thread's i-th: a warp takes whole rows.
@@ -278,15 +305,15 @@ class Kernel {
     return part[0];
   }
 
-  // Scores to weights, one step of the running softmax; weights are relative to the row's maximum so far.
-  __device__ void weigh(const Mask& mask, int first_key, int row, int position) {
-    if (row >= S::kRows) return;
+  // Scores to weights, one step of the running softmax; weights are relative to the row's maximum so far. Returns
+  // whether that is a new one. A lane sums its own weights; the lanes of a row are summed at the end.
+  __device__ bool weigh(int anchor, int first_key, int row) {
     constexpr int kPairs = S::kKeys / (2 * S::kLanesPerRow);
     const int lane = thread_ % S::kLanesPerRow;
     const float scale = static_cast<float>(args_.scale) * kLog2e;
     float2 score[kPairs];
     // Most tiles are seen whole.
-    const bool whole = first_key >= row_first_ && first_key + S::kKeys <= min(row_end_, mask.anchor);
+    const bool whole = first_key >= row_first_ && first_key + S::kKeys <= min(row_end_, anchor);
     float maximum = -infinity();
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -295,8 +322,8 @@ class Kernel {
       score[i].x *= scale;
       score[i].y *= scale;
       if (!whole) {
-        if (!seen(mask, first_key + column, position)) score[i].x = -infinity();
-        if (!seen(mask, first_key + column + 1, position)) score[i].y = -infinity();
+        if (!seen(anchor, first_key + column)) score[i].x = -infinity();
+        if (!seen(anchor, first_key + column + 1)) score[i].y = -infinity();
       }
       maximum = fmaxf(maximum, fmaxf(score[i].x, score[i].y));
     }
@@ -306,44 +333,41 @@ class Kernel {
     maximum = fmaxf(maximum, row_maximum_);
     // A row that has seen nothing yet keeps weights of zero: exp2(-inf - 0).
     const float base = maximum == -infinity() ? 0.0f : maximum;
-    const float rescale = exp2f(row_maximum_ - base);
+    const float rescale = exp2_or_zero(row_maximum_ - base);
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      const __half2 weight = __floats2half2_rn(exp2f(score[i].x - base), exp2f(score[i].y - base));
+      const __half2 weight = __floats2half2_rn(exp2_or_zero(score[i].x - base), exp2_or_zero(score[i].y - base));
       const int column = (i * S::kLanesPerRow + lane) * 2;
       *reinterpret_cast<__half2*>(weights_ + row * S::kWeightStride + column) = weight;
       const float2 rounded = __half22float2(weight);  // the sum is of the weights that multiply the values
       sum += rounded.x;
       sum += rounded.y;
     }
-#pragma unroll
-    for (int step = 1; step < S::kLanesPerRow; step *= 2) sum += __shfl_xor_sync(kFullMask, sum, step);
     row_sum_ = row_sum_ * rescale + sum;
     row_maximum_ = maximum;
     if (lane == 0) rescale_[row] = rescale;
+    return rescale != 1.0f;
   }
 
-  __device__ bool seen(const Mask& mask, int key, int position) const {
-    return key >= row_first_ && key < row_end_ && mask.anchored(key, position);
+  __device__ bool seen(int anchor, int key) const {
+    return key >= row_first_ && key < row_end_ && (key < anchor || key > row_far_);
   }
 
-  // Whether a row of this block found a new maximum in the tile; the whole warp asks.
-  __device__ bool rescales() const {
-    bool changed = false;
-#pragma unroll
-    for (int row = thread_ % kWarp; row < S::kRows; row += kWarp) changed |= rescale_[row] != 1.0f;
-    return __any_sync(kFullMask, changed);
-  }
+  // Where this warp stands among those that share the output; constants where the compiler can know them.
+  __device__ int column_warp() const { return S::kColumnWarps == S::kWarps ? warp_ : warp_ % S::kColumnWarps; }
+  __device__ int row_warp() const { return S::kRowWarps == 1 ? 0 : warp_ / S::kColumnWarps; }
+  __device__ static bool is_row_tile(int m) { return kRowTiles % S::kRowWarps == 0 || m < kRowTiles; }
 
-  __device__ void add_values() {
-    const int column_warp = warp_ % S::kColumnWarps, row_warp = warp_ / S::kColumnWarps;
+  // `rescaled`: some row of the block found a new maximum in this tile.
+  __device__ void add_values(bool rescaled) {
+    const int column_warp = this->column_warp(), row_warp = this->row_warp();
     // A new maximum is rare once some tiles were seen, and a factor of one does nothing.
-    if (rescales()) {
+    if (rescaled) {
 #pragma unroll
       for (int own = 0; own < S::kOwnRows; ++own) {
         const int m = row_warp + own * S::kRowWarps;
-        if (m >= kRowTiles) break;
+        if (!is_row_tile(m)) break;
         float rescale[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) rescale[i] = rescale_[m * 16 + ((fragment_rows_ >> (4 * i)) & 15)];
@@ -364,7 +388,7 @@ class Kernel {
 #pragma unroll
       for (int own = 0; own < S::kOwnRows; ++own) {
         const int m = row_warp + own * S::kRowWarps;
-        if (m >= kRowTiles) break;
+        if (!is_row_tile(m)) break;
         wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major> a;
         wmma::load_matrix_sync(a, weights_ + m * 16 * S::kWeightStride + key, S::kWeightStride);
 #pragma unroll
@@ -374,9 +398,12 @@ class Kernel {
   }
 
   // Finished rows, or this partition's part of them, sixteen rows at a time through shared memory (over V).
-  __device__ void write(int first_row, int rows) {
+  __device__ void write() {
+    const int first_row = item_.row_block * S::kRows;
+    const int group = item_.group;
+    const int rows = min(S::kRows, item_.queries * group - first_row);
     float* stage = reinterpret_cast<float*>(v_);
-    const int column_warp = warp_ % S::kColumnWarps, row_warp = warp_ / S::kColumnWarps;
+    const int column_warp = this->column_warp(), row_warp = this->row_warp();
     const bool whole = item_.partitions == 1;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -395,8 +422,8 @@ class Kernel {
         const int row = m * 16 + at / per_row, d = at % per_row * 4;
         if (row >= rows) break;
         const float4 value = *reinterpret_cast<const float4*>(stage + at / per_row * S::kStageStride + d);
-        const int query = (first_row + row) / group_;
-        const int64_t head = kv_head_ * group_ + (first_row + row) % group_;
+        const int query = (first_row + row) / group;
+        const int64_t head = kv_head_ * group + (first_row + row) % group;
         if (whole)
           write_row(args_, item_.first_query + query, head, d, value, sum_[row]);
         else
@@ -431,13 +458,12 @@ class Kernel {
   int thread_;
   int warp_;
   int kv_head_;
-  int group_;
   bool column_live_;         // the columns that this thread reads are columns of the head
   uint32_t fragment_rows_;   // four bits an element
-  int row_first_, row_end_;  // keys that this thread's row sees, but for the anchor
+  int row_first_, row_end_, row_far_;  // keys that this thread's row sees: see Mask
   float row_maximum_, row_sum_;
   Accumulator out_[S::kOwnRows][S::kOwnColumns];
-  // Of the last warp: where its keys of the tile after next lie. index_ is -1 for a key that is not there.
+  // Of the last warp: where its keys of the tile after next lie. in_block_ is -1 for a key that is not there.
   int index_[S::kOwnKeys], in_block_[S::kOwnKeys], block_[S::kOwnKeys];
   uint4 k_vectors_[S::kVectors];
   uint4 v_vectors_[S::kVectors];

@@ -17,7 +17,7 @@ constexpr unsigned shared_bytes(unsigned dim, unsigned row_tiles) {
   const unsigned keys = dim == 256 ? 32 : 64;
   const unsigned parts = dim == 256 || (dim == 64 && row_tiles == 1) ? 2 : 1;
   return (rows + 2 * keys) * (dim + 8) * 2 + parts * rows * (keys + 4) * 4 + rows * (keys + 8) * 2 + 5 * keys * 4 +
-         3 * rows * 4 + 48;
+         3 * rows * 4 + 64;
 }
 
 #define SM70_ATTENTION(dim, tiles)                                                                       \
@@ -69,6 +69,11 @@ SM70_EXPORT int sm70_paged_attention_cuda(const PagedAttentionArgs* given, int64
     args.scale *= 256;
     args.v_scale *= 256;
   }
+  // They count the cache in vectors of 16 bytes, which every row starts on.
+  const int64_t per_vector = args.kv_format == 0 ? 8 : 16;
+  for (int64_t* stride : {&args.k_block_stride, &args.k_token_stride, &args.k_head_stride, &args.v_block_stride,
+                          &args.v_token_stride, &args.v_head_stride})
+    *stride /= per_vector;
   if (check(args, error) != 0) return 1;
   const int64_t dim = args.head_dim <= 64 ? 64 : args.head_dim <= 128 ? 128 : 256;
   const Variant* variant = std::find_if(std::begin(g_variants), std::end(g_variants), [&](const Variant& v) {

@@ -19,7 +19,7 @@ constexpr int blocks_for(int row_tiles) { return row_tiles == 1 ? 2 : 1; }
 constexpr int kKPlaces = 2;
 constexpr int kVPlaces = 3;
 constexpr uint32_t kNowhere = 0xffffffffu;
-constexpr int kItemBytes = 48;
+constexpr int kItemBytes = 64;
 static_assert(sizeof(Item) <= kItemBytes, "an item has its place in shared memory");
 constexpr float kLog2e = 1.4426950408889634f;
 

@@ -18,6 +18,11 @@ struct Item {
   int partitions;  // of this sequence; 1 when it is not split
   int split_row;   // index of its first query row among the rows of split sequences
   int chunk;       // keys of a partition
+  int group;       // query heads of a KV head
+  // Where Items goes on: the sequences below `base` have that many items, and rows of split sequences.
+  int base = 0;
+  int before = 0;
+  int split_before = 0;
 };
 
 __device__ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -49,14 +54,15 @@ struct Lengths {
   __device__ Lengths(const PagedAttentionArgs& args, int64_t index) {
     if (index >= args.batch) return;
     const int* starts = static_cast<const int*>(args.query_start);
+    // All three are asked for at once.
     const int64_t begin = starts[index];
     const int64_t end = starts[index + 1];
+    const int seen = static_cast<const int*>(args.seq_lens)[index];
     // A damaged table must not send the kernel outside its tensors.
     if (begin < 0 || end < begin || end > args.tokens) return;
     first_query = static_cast<int>(begin);
     queries = static_cast<int>(end - begin);
     const int64_t capacity = args.max_blocks * args.block_size;
-    const int seen = static_cast<const int*>(args.seq_lens)[index];
     if (seen > capacity) report_fault(static_cast<int*>(args.fault), kFaultLength, index, 0, seen);
     length = seen < 0 ? 0 : seen > capacity ? static_cast<int>(capacity) : seen;
   }
@@ -71,11 +77,11 @@ class Items {
         rows_per_block_(rows_per_block),
         group_(static_cast<int>(args.query_heads) / static_cast<int>(args.kv_heads)) {}
 
-  // Finds item `index`; the indices of successive calls must not fall.
-  __device__ bool find(int index, Item& item) {
+  // Finds item `index`, from where the last one was found: the indices of successive calls must not fall.
+  __device__ bool find(int index, Item& item) const {
     const int lane = threadIdx.x % kWarp;
-    for (; base_ < args_.batch; base_ += kWarp) {
-      const Lengths own(args_, base_ + lane);
+    for (; item.base < args_.batch; item.base += kWarp) {
+      const Lengths own(args_, item.base + lane);
       const int blocks = ceil_div(own.queries * group_, rows_per_block_);
       const int chunk = chunk_of(args_, own.length);
       const int partitions = own.split() ? max(1, ceil_div(own.length, chunk)) : 1;
@@ -84,22 +90,23 @@ class Items {
       const int end = inclusive_scan(items);
       const int split_end = inclusive_scan(split_rows);
       const int total = __shfl_sync(kFullMask, end, kWarp - 1);
-      if (index - before_ >= total) {
-        before_ += total;
-        split_before_ += __shfl_sync(kFullMask, split_end, kWarp - 1);
+      if (index - item.before >= total) {
+        item.before += total;
+        item.split_before += __shfl_sync(kFullMask, split_end, kWarp - 1);
         continue;
       }
-      const int wanted = index - before_;
+      const int wanted = index - item.before;
       const int owner = __ffs(static_cast<int>(__ballot_sync(kFullMask, wanted < end))) - 1;
       const int rest = wanted - __shfl_sync(kFullMask, end - items, owner);
       const int owner_blocks = __shfl_sync(kFullMask, blocks, owner);
-      item.sequence = base_ + owner;
+      item.sequence = item.base + owner;
       item.first_query = __shfl_sync(kFullMask, own.first_query, owner);
       item.queries = __shfl_sync(kFullMask, own.queries, owner);
       item.length = __shfl_sync(kFullMask, own.length, owner);
       item.partitions = __shfl_sync(kFullMask, partitions, owner);
       item.chunk = __shfl_sync(kFullMask, chunk, owner);
-      item.split_row = split_before_ + __shfl_sync(kFullMask, split_end - split_rows, owner);
+      item.group = group_;
+      item.split_row = item.split_before + __shfl_sync(kFullMask, split_end - split_rows, owner);
       item.partition = rest / owner_blocks;
       // Later rows see more keys: the longest work goes first.
       item.row_block = owner_blocks - 1 - rest % owner_blocks;
@@ -112,9 +119,6 @@ class Items {
   const PagedAttentionArgs& args_;
   int rows_per_block_;
   int group_;
-  int base_ = 0;
-  int before_ = 0;
-  int split_before_ = 0;
 };
 
 // Which keys a query position sees.
@@ -143,7 +147,8 @@ struct Mask {
     if (right >= 0 && position + right + 1 < limit) limit = position + right + 1;
     return static_cast<int>(limit < length ? limit : length);
   }
-  __device__ bool anchored(int key, int position) const { return key < anchor || key > position - near; }
+  // Of the keys past the anchor, those up to this one are not seen.
+  __device__ int far(int position) const { return position - near; }
 };
 
 // Four elements of a finished row: `value` over the sum of the weights.

@@ -48,6 +48,7 @@ extern uint3 g_grid_dim;
 extern unsigned char* g_dynamic_shared;
 
 void block_barrier();
+bool block_any(bool predicate);  // a barrier that tells every thread whether one of them said so
 
 // Publishes `size` bytes of this lane and waits until every lane of the warp has published; then returns the slots of
 // the whole warp, 64 bytes a lane, valid until this lane's next exchange. `what` names the operation: lanes that meet
@@ -88,6 +89,7 @@ T shuffle(const char* what, T value, int source) {
 #define gridDim (sm70emu::g_grid_dim)
 
 inline void __syncthreads() { sm70emu::block_barrier(); }
+inline int __syncthreads_or(int predicate) { return sm70emu::block_any(predicate != 0); }
 inline void __syncwarp(unsigned = 0xffffffffu) { sm70emu::exchange("__syncwarp", nullptr, 0); }
 template <typename T>
 T __shfl_sync(unsigned, T value, int source, int width = 32) {

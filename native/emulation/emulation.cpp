@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -67,7 +68,8 @@ struct Fiber : Thread {
   State state = State::kReady;
   const char* what = "";
   int linear = 0;
-  int parity = 0;
+  int parity = 0;        // of the warp's slots
+  int block_parity = 0;  // of the block's votes
 };
 
 // Two sets of slots: a lane may be one exchange ahead of a lane that still reads the last one.
@@ -84,6 +86,7 @@ std::mutex g_mutex;
 int g_order = 0;
 unsigned char* g_stacks = nullptr;
 Fiber g_fibers[kMaxThreads];
+bool g_votes[2][kMaxThreads];
 Warp g_warps[kMaxThreads / kWarp];
 void* g_scheduler = nullptr;
 const Entry* g_entry = nullptr;
@@ -116,6 +119,7 @@ void prepare(Fiber& fiber, int linear) {
   fiber.linear = linear;
   fiber.state = State::kReady;
   fiber.parity = 0;
+  fiber.block_parity = 0;
   fiber.index = {linear % g_block_dim.x, linear / g_block_dim.x % g_block_dim.y,
                  linear / (g_block_dim.x * g_block_dim.y)};
   // A fresh stack looks as if fiber_main had been interrupted before its first instruction: six registers and the
@@ -181,6 +185,15 @@ void run_block(std::mt19937& random) {
 }  // namespace
 
 void block_barrier() { yield(State::kAtBlock, "__syncthreads"); }
+
+bool block_any(bool predicate) {
+  Fiber& fiber = current();
+  fiber.block_parity ^= 1;
+  bool* votes = g_votes[fiber.block_parity];
+  votes[fiber.linear] = predicate;
+  yield(State::kAtBlock, "__syncthreads_or");
+  return std::any_of(votes, votes + g_threads, [](bool vote) { return vote; });
+}
 
 int lane_id() { return current().linear % kWarp; }
 
