@@ -13,7 +13,7 @@ __device__ void cut_read(const RowReader& row, float* out, int base, int lane, c
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float value = values.at[i];
-    if (!stays(ordered_key(value), values.first + i * values.step, plan)) values.at[i] = mask;
+    if (!stays(ordered_key(value), values.id(i), plan)) values.at[i] = mask;
   }
   write_values(row, out, values);
 }
@@ -55,9 +55,9 @@ __device__ uint32_t count_ties(const RowReader& row, const SamplingBatch& batch,
   for (int chunk = slice.first + threadIdx.x / kWarp; chunk < slice.end; chunk += kThreads / kWarp) {
     if (tops[chunk] < key) continue;
     for (int at = 0; at < batch.chunk; at += kWarpRead) {
-      const Quad quad = read_quad(row, chunk * batch.chunk + at, lane);
+      const Keys keys = read_keys(row, chunk * batch.chunk + at, lane);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) here += quad.key[i] == key;
+      for (int i = 0; i < 4; ++i) here += keys.at[i] == key;
     }
   }
   return Block<kThreads>::sum(here, scratch);
@@ -88,9 +88,9 @@ __device__ uint32_t locate_tie(const RowReader& row, const SamplingBatch& batch,
     uint32_t here = 0;
     if (tops[chunk] >= key) {
       for (int at = 0; at < batch.chunk; at += kWarpRead) {
-        const Quad quad = read_quad(row, chunk * batch.chunk + at, lane);
+        const Keys keys = read_keys(row, chunk * batch.chunk + at, lane);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) here += quad.key[i] == key;
+        for (int i = 0; i < 4; ++i) here += keys.at[i] == key;
       }
     }
     here = warp_total(here);

@@ -28,68 +28,55 @@ __device__ inline RowReader reader_of(const SamplingBatch& batch, int row, bool 
   return {batch.logits + row * batch.stride, batch.width, temperature, batch.vectors != 0};
 }
 
-// Four keys of a lane and the id of the first; ids are `step` apart.
-struct Quad {
-  uint32_t key[4];
+// Four entries of a lane and the id of the first; ids are `step` apart.
+template <typename T>
+struct Four {
+  T at[4];
   int first;
   int step;
-};
 
-// The keys of the kWarpRead entries from `base` on, read by one warp.
-__device__ inline Quad read_quad(const RowReader& row, int base, int lane) {
-  Quad quad;
+  __device__ int id(int i) const { return first + i * step; }
+};
+using Keys = Four<uint32_t>;
+using Values = Four<float>;  // after temperature
+
+// The kWarpRead entries from `base` on, read by one warp: `of` a logit, and past the end of the row `past`.
+template <typename T, class Of, class Past>
+__device__ inline Four<T> read_four(const RowReader& row, int base, int lane, Of&& of, Past&& past) {
+  Four<T> four;
   if (row.vectors) {
-    quad.first = base + 4 * lane;
-    quad.step = 1;
-    if (quad.first + 3 < row.width) {
-      const float4 value = *reinterpret_cast<const float4*>(row.data + quad.first);
-      quad.key[0] = row.key_of(value.x);
-      quad.key[1] = row.key_of(value.y);
-      quad.key[2] = row.key_of(value.z);
-      quad.key[3] = row.key_of(value.w);
-      return quad;
+    four.first = base + 4 * lane;
+    four.step = 1;
+    if (four.first + 3 < row.width) {
+      const float4 logits = *reinterpret_cast<const float4*>(row.data + four.first);
+      four.at[0] = of(logits.x);
+      four.at[1] = of(logits.y);
+      four.at[2] = of(logits.z);
+      four.at[3] = of(logits.w);
+      return four;
     }
   } else {
-    quad.first = base + lane;
-    quad.step = kWarp;
+    four.first = base + lane;
+    four.step = kWarp;
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) quad.key[i] = row.key_at(quad.first + i * quad.step);
-  return quad;
+  for (int i = 0; i < 4; ++i) four.at[i] = four.id(i) < row.width ? of(row.data[four.id(i)]) : past();
+  return four;
 }
 
-// Four values of a lane after temperature and the id of the first; ids are `step` apart.
-struct Values {
-  float at[4];
-  int first;
-  int step;
-};
+__device__ inline Keys read_keys(const RowReader& row, int base, int lane) {
+  return read_four<uint32_t>(row, base, lane, [&](float logit) { return row.key_of(logit); }, [] { return 0u; });
+}
 
-// The kWarpRead values from `base` on, read by one warp. Past the end: -inf, or with kRepeat the row's last value.
-template <bool kRepeat = false>
+// Past the end: -inf.
 __device__ inline Values read_values(const RowReader& row, int base, int lane) {
-  Values values;
-  if (row.vectors) {
-    values.first = base + 4 * lane;
-    values.step = 1;
-    if (values.first + 3 < row.width) {
-      const float4 four = *reinterpret_cast<const float4*>(row.data + values.first);
-      values.at[0] = row.value(four.x);
-      values.at[1] = row.value(four.y);
-      values.at[2] = row.value(four.z);
-      values.at[3] = row.value(four.w);
-      return values;
-    }
-  } else {
-    values.first = base + lane;
-    values.step = kWarp;
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int id = values.first + i * values.step;
-    values.at[i] = kRepeat || id < row.width ? row.value(row.data[min(id, row.width - 1)]) : -infinity();
-  }
-  return values;
+  return read_four<float>(row, base, lane, [&](float logit) { return row.value(logit); }, [] { return -infinity(); });
+}
+
+// Past the end: the row's last value.
+__device__ inline Values read_values_again(const RowReader& row, int base, int lane) {
+  const auto last = [&] { return row.value(row.data[row.width - 1]); };
+  return read_four<float>(row, base, lane, [&](float logit) { return row.value(logit); }, last);
 }
 
 __device__ inline float4 load_four(const RowReader& row, int first) {
@@ -132,8 +119,7 @@ __device__ inline void write_values(const RowReader& row, float* out, const Valu
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int id = values.first + i * values.step;
-    if (id < row.width) out[id] = values.at[i];
+    if (values.id(i) < row.width) out[values.id(i)] = values.at[i];
   }
 }
 

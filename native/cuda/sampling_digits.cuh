@@ -52,10 +52,10 @@ __device__ void add_digits(const WalkRow& walk, const Slice& slice, const WalkSt
   for (int chunk = slice.first + threadIdx.x / kWarp; chunk < slice.end; chunk += kFinishThreads / kWarp) {
     if (walk.space->top[chunk] < least) continue;
     for (int at = 0; at < walk.batch.chunk; at += kWarpRead) {
-      const Quad quad = read_quad(walk.row, chunk * walk.batch.chunk + at, lane);
+      const Keys keys = read_keys(walk.row, chunk * walk.batch.chunk + at, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint32_t key = quad.key[i];
+        const uint32_t key = keys.at[i];
         const bool in_range = key >= step.low && key <= step.high && key != 0;
         const uint64_t amount = !in_range ? 0 : weigh ? mass_of(value_of(key), maximum) : 1;
         limbs.add_from_warp(key, in_range ? (key - step.low) >> shift : 0, amount);

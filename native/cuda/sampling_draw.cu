@@ -93,9 +93,9 @@ SM70_KERNEL((kPlanThreads), sampling_draw, SamplingBatch batch, RowWorkspace* wo
     uint64_t mass = 0;
     if (space.top[chunk] >= plan.cut) {
       for (int at = 0; at < batch.chunk; at += kWarpRead) {
-        const Quad quad = read_quad(row, chunk * batch.chunk + at, lane);
+        const Keys keys = read_keys(row, chunk * batch.chunk + at, lane);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) mass += kept_mass(quad.key[i], quad.first + i * quad.step, plan, maximum, excluded);
+        for (int i = 0; i < 4; ++i) mass += kept_mass(keys.at[i], keys.id(i), plan, maximum, excluded);
       }
       mass = warp_total(mass);
     }

@@ -80,14 +80,13 @@ __device__ void gather_above(const RowReader& row, const SamplingBatch& batch, c
   for (uint32_t next = threadIdx.x / kWarp; next < count; next += kWarps) {
     const int chunk = reaching[next];
     for (int at = 0; at < batch.chunk; at += kWarpRead) {
-      const Quad quad = read_quad(row, chunk * batch.chunk + at, lane);
+      const Keys keys = read_keys(row, chunk * batch.chunk + at, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        equal += quad.key[i] == bound;
-        if (quad.key[i] <= bound) continue;
+        equal += keys.at[i] == bound;
+        if (keys.at[i] <= bound) continue;
         const uint32_t place = atomicAdd(&space.found, 1u);
-        if (place < kSortCapacity)
-          space.candidates[place] = static_cast<uint64_t>(quad.key[i]) << 32 | (quad.first + i * quad.step);
+        if (place < kSortCapacity) space.candidates[place] = static_cast<uint64_t>(keys.at[i]) << 32 | keys.id(i);
       }
     }
   }

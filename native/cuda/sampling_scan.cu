@@ -88,7 +88,7 @@ __device__ int32_t scan_whole(const RowReader& row, RowWorkspace& space, int fir
 __device__ int32_t scan_any(const RowReader& row, RowWorkspace& space, int chunk, int chunk_size, int lane) {
   Span span;
   for (int at = 0; at < chunk_size; at += kWarpRead)
-    span.meet(read_values<true>(
+    span.meet(read_values_again(
         row, min(static_cast<int64_t>(chunk) * chunk_size + at, static_cast<int64_t>(row.width)), lane));
   note_chunk(space, chunk, span, lane);
   return span.smallest;
