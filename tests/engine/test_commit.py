@@ -31,6 +31,7 @@ def request(max_tokens: int) -> Request:
         ((), 10, (14,), None),
         ((11, STOP, 13), 10, (11, STOP), FinishReason.STOP),
         ((11, 12, 13), 5, (11, 12, 13, 14), FinishReason.LENGTH),
+        ((11, 12, 13), 6, (11, 12, 13, 14), None),
         ((11, 12, 13), 3, (11, 12), FinishReason.LENGTH),
         # The stop token is also the last one allowed: the reply ended by itself.
         ((11, STOP), 3, (11, STOP), FinishReason.STOP),
