@@ -47,10 +47,10 @@ class Context(Protocol):
     rounds: Counter[str]
 
     def verified(self, shape: RoundShape) -> None:
-        """Behind a verification and before its rows are judged."""
+        """Called after a verification, before its rows are judged."""
 
     def committed(self, sequences: Sequence[SequenceState]) -> None:
-        """Behind the commits of the last forward's batch, in its order."""
+        """Called after the commits of the last forward's batch; ``sequences`` are in its order."""
 
     def take_seconds(self) -> float:
         """Host seconds spent since the last call: what the drafts of the round to come have cost already."""

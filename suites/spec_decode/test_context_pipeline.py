@@ -111,7 +111,7 @@ def test_the_boundaries_cover_partial_and_full_acceptance(record: Record) -> Non
 
 @pytest.mark.usefixtures("native_library")
 def test_pages_of_nobody_keep_their_canary() -> None:
-    """Behind every step: block 0, blocks that were never handed out, and of the draft every row that was rejected."""
+    """After every step: block 0, blocks that were never handed out, and of the draft every row that was rejected."""
     _, tape = run("one-request", True)
     used = {block for what, table in tape.entries if what == "block table" for block in table.tolist()}
     # A round reserves up to K+1 rows after the table that is recorded after its commit: one block more.

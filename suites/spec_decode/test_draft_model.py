@@ -304,7 +304,7 @@ def test_candidate_ties_go_to_the_lower_id() -> None:
 def test_the_candidate_cache_holds_the_proposal_and_nothing_else(
     hybrid: Path, draft_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind every draft: the rows that were proposed; a looked-up token's row has exactly one place, of mass 1."""
+    """After every draft: the rows that were proposed; a looked-up token's row has exactly one place, of mass 1."""
     llm = LLM(
         EngineConfig(
             model=hybrid,

@@ -1,6 +1,6 @@
 """Rejected tokens leave no trace: poison everything that is not committed after every step, and nothing changes.
 
-Behind each step, every KV row, draft KV row, convolution window and recurrent state that no live sequence has committed
+After each step, every KV row, draft KV row, convolution window and recurrent state that no live sequence has committed
 is poisoned: states and values with NaN, keys with zeros, which attention gives some weight. Whatever reads one of them
 turns its request into a fault; and what a step writes is seen too.
 """
@@ -176,7 +176,7 @@ def test_poison_on_the_trained_pair(
 def test_a_step_writes_its_reserved_rows_alone(
     name: str, hybrid: Path, wide_draft: Path, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a step, rows that were committed before are unchanged bit for bit, and no row outside of the K+1 rows
+    """After a step, rows that were committed before are unchanged bit for bit, and no row outside of the K+1 rows
     after a sequence has lost its poison; nor has block 0.
     """
     own = {"draft_model": wide_draft, "draft_tokens": K, **ENGINES[name]}
@@ -204,7 +204,7 @@ def test_a_step_writes_its_reserved_rows_alone(
                 now = by_row(cache, VALUES)
                 assert torch.isnan(now[0]).all(), "block 0 was written"
                 written = ~torch.isnan(now).flatten(2).all(dim=2)
-                # Behind the commits: rows of tables that were cut, and of requests that left in this step.
+                # After the commits: rows of tables that were cut, and of requests that left in this step.
                 assert int((written & ~allowed).sum()) <= len(PROMPTS) * (K + 1) + left
             poisoner.poison()
             monkeypatch.setattr(llm, "step", watching)

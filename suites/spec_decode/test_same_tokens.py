@@ -170,7 +170,7 @@ def test_the_sampled_law_is_the_targets(
 ) -> None:
     """The two tokens after the first, over 400 seeds, against their exact joint law by chi-square at 1e-6.
 
-    Behind a copied beginning both drafters are often right; a hot law cut to its best four gives each a share. Where
+    After a copied prefix both drafters are often right; a hot law cut to its best four gives each a share. Where
     the model is so sure that one pair has nearly all of it, nothing could be seen: the case states what it would find.
     """
     prompt = [*asked(COPIES[2]), *plain("The old lighthouse keeper walked")]

@@ -45,7 +45,7 @@ def test_greedy_tokens_are_those_of_the_plain_forward(llm: LLM, reference: Llama
     prompt_ids = llm.chat_prompt(prompt)
     token_ids = llm.generate(prompt_ids, NO_STOP).token_ids
     assert len(token_ids) == TOKENS
-    # Behind the same text the plain forward must choose the same token, 64 times over: one forward tells them all.
+    # After the same text the plain forward must choose the same token, 64 times over: one forward tells them all.
     logits = reference.logits([*prompt_ids, *token_ids[:-1]])[len(prompt_ids) - 1 :]
     best = logits.topk(2)
     for index, token_id in enumerate(token_ids):
