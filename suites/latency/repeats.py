@@ -31,14 +31,15 @@ class Repeat:
 def run_worker(arguments: Sequence[str], environment: dict[str, str] | None = None) -> Any:
     """The JSON that a worker prints. AssertionError with the end of its stderr when it fails."""
     command = _command(arguments)
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        capture_output=True,
-        timeout=SECONDS_ALLOWED,
-        check=False,
-    )
+    with _late_is_told(command):
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            capture_output=True,
+            timeout=SECONDS_ALLOWED,
+            check=False,
+        )
     return _printed(command, done.returncode, done.stdout, done.stderr)
 
 
@@ -67,7 +68,8 @@ class Waiting:
 
     def measure(self) -> dict[str, Repeat]:
         """Let it measure, once, and wait for its end: one repeat by arm."""
-        printed, said = self._process.communicate(b"go\n", timeout=SECONDS_ALLOWED)
+        with _late_is_told(self._command):
+            printed, said = self._process.communicate(b"go\n", timeout=SECONDS_ALLOWED)
         return _by_arm(_printed(self._command, self._process.returncode, printed, said))
 
     def end(self) -> None:
@@ -93,6 +95,19 @@ def waiting_workers(orders: Sequence[Sequence[str]]) -> Iterator[list[Waiting]]:
     finally:
         for worker in workers:
             worker.end()
+
+
+@contextlib.contextmanager
+def _late_is_told(command: Sequence[str]) -> Iterator[None]:
+    """A worker that takes too long most often wants for a processor: said with how many want one."""
+    try:
+        yield
+    except subprocess.TimeoutExpired:
+        wanted, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+        raise AssertionError(
+            f"{' '.join(command)} did not end within {SECONDS_ALLOWED} s; {wanted:.1f} processes want {cores} "
+            "processors: `python -m harness doctor` names them, measure again when they are gone"
+        ) from None
 
 
 def _command(arguments: Sequence[str]) -> list[str]:

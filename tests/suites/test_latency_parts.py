@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from suites.latency import bench_llama_cpp as bench
-from suites.latency import delay, gpus
+from suites.latency import delay, gpus, repeats
 from suites.latency.arms import ARMS_FILE, by_engine, gpus_needed, groups, load_arms, load_prompts, runnable
 from suites.latency.repeats import run_worker, waiting_workers
 
@@ -98,6 +98,12 @@ def test_a_worker_that_cannot_get_ready_is_quoted() -> None:
         waiting_workers([["no-such-arm"]]),
     ):
         pytest.fail("a worker without an arm became ready")
+
+
+def test_a_late_worker_says_who_wants_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeats, "SECONDS_ALLOWED", 0.01)
+    with pytest.raises(AssertionError, match=r"did not end within 0\.01 s; [\d.]+ processes want \d+ processors"):
+        run_worker(["greedy-plain"])
 
 
 def test_a_worker_that_waits_takes_no_time_and_measures_nothing_unasked() -> None:
