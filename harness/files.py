@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.errors import EvidenceError, file_error
+from harness.errors import EvidenceError, UsageError, file_error
 
 CHUNK = 1 << 20
 _UTC = "%Y-%m-%dT%H:%M:%SZ"
@@ -64,6 +64,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def outside_bundles(path: Path) -> Path:
+    """``path``, unless it is or lies in a sealed bundle: a file more, even a lock, and the bundle is broken."""
+    place = path.resolve()
+    bundle = next((folder for folder in (place, *place.parents) if (folder / "bagit.txt").is_file()), None)
+    if bundle is not None:
+        raise UsageError(f"{path} lies in the bundle {bundle.name}, which is sealed", "write it beside the bundle")
+    return path
 
 
 def write_new(path: Path, content: bytes) -> None:

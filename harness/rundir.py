@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.errors import EvidenceError, UsageError, file_error
-from harness.files import json_bytes, utc_now, write_atomic, writing
+from harness.files import json_bytes, outside_bundles, utc_now, write_atomic, writing
 from harness.typed import typed
 
 SCHEMA = 1
@@ -74,7 +74,7 @@ class RunDir:
 def open_run(path: Path, suites: Path = SUITES) -> Iterator[RunDir]:
     """Create or reopen a run folder, alone: a second harness on it is refused. A new one notes its ``suites``."""
     with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+        outside_bundles(path).mkdir(parents=True, exist_ok=True)
     with locked(path) as lock:
         about = path / "run.json"
         if not about.exists():

@@ -168,7 +168,7 @@ def _files(folder: Path) -> list[Path]:
         raise ModelFileError(f"{folder}: neither {SINGLE_FILE} nor {INDEX_FILE}; {why}")
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ModelFileError(f"{index}: no weight_map of file names in it ({error!r})") from error
     for name in names:
         if Path(name).name != name or not (folder / name).is_file():

@@ -32,7 +32,7 @@ def saved_file(folder: Path, rank: int, size: int) -> Path | None:
         return None
     try:
         saved = json.loads(record.read_text(encoding="utf-8"))["tp"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelFileError(f"{record}: no number of ranks in it ({error!r}); cut the model again") from error
     if saved != size:
         raise InputError(

@@ -89,7 +89,7 @@ def _json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ModelFileError(f"{path}: no such file; the model folder is incomplete") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelFileError(f"{path}: holds {type(value).__name__}; allowed: a JSON object")

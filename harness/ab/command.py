@@ -14,6 +14,7 @@ from harness.commands.options import (
     add_strict,
     core_numbers,
     fraction,
+    seconds,
 )
 
 Say = Callable[[str], None]
@@ -57,9 +58,11 @@ sound measurement, 4 other tokens or unfit: nothing to compare, 5 undecided, onl
         help="error over all arms and looks together (default: %(default)s)",
     )
     ab.add_argument(
-        "--pairs", type=int, default=24, metavar="N", help="most pairs to run, an even number (default: %(default)s)"
+        "--pairs", type=_even, default=24, metavar="N", help="most pairs to run, an even number (default: %(default)s)"
     )
-    ab.add_argument("--budget", type=float, default=1800.0, metavar="SECONDS", help="stop after (default: %(default)g)")
+    ab.add_argument(
+        "--budget", type=seconds, default=1800.0, metavar="SECONDS", help="stop after (default: %(default)g)"
+    )
     ab.add_argument(
         "--cores", type=core_numbers, default="", metavar="N,...", help="run both sides on these (default: all usable)"
     )
@@ -77,7 +80,7 @@ sound measurement, 4 other tokens or unfit: nothing to compare, 5 undecided, onl
     )
     ab.add_argument(
         "--repeat-timeout",
-        type=float,
+        type=seconds,
         default=600.0,
         metavar="SECONDS",
         help="end a repeat after (default: %(default)g)",
@@ -97,6 +100,14 @@ sound measurement, 4 other tokens or unfit: nothing to compare, 5 undecided, onl
     add_lease(ab, "hold the visible GPUs, or the CPU where there is none")
     # How a worker is started, in case another engine's tree has one: it must answer as ours does.
     ab.add_argument("--worker", default="", metavar="MODULE", help="python -m MODULE ARM... (default: our own)")
+
+
+def _even(text: str) -> int:
+    """Most pairs of a session: blocks have two."""
+    value = int(text)
+    if value < 2 or value % 2:
+        raise argparse.ArgumentTypeError(f"{text} is no even number from 2")
+    return value
 
 
 def ab_command(options: argparse.Namespace, say: Say, show: Say) -> int:

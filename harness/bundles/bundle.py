@@ -24,7 +24,7 @@ from harness.codec import decode, encode
 from harness.compare import JUDGE, compare
 from harness.errors import EvidenceError, UsageError
 from harness.evidence import CARRIED_MANIFEST, SHARDS, read_scope
-from harness.files import is_utc, json_bytes, sync_folder, write_new, writing
+from harness.files import is_utc, json_bytes, outside_bundles, sync_folder, write_new, writing
 from harness.first_difference import first_difference
 from harness.gate import decide
 from harness.model import Evidence, Origin, OriginKind, ScopeEvidence
@@ -91,7 +91,7 @@ def unfinished(place: Path) -> Iterator[Path]:
         raise UsageError(
             f"{place} is sealed already; a bundle is never sealed again", "run again: a later run is a new bundle"
         )
-    folder = place.with_name(place.name + ".unfinished")
+    folder = outside_bundles(place).with_name(place.name + ".unfinished")
     with writing(folder):
         place.parent.mkdir(parents=True, exist_ok=True)
         if folder.exists():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.bundles import bag
 from harness.errors import EvidenceError, UsageError, file_error
-from harness.files import CHUNK, sync_folder, writing
+from harness.files import CHUNK, outside_bundles, sync_folder, writing
 
 STAMP = (1980, 1, 1, 0, 0, 0)  # equal bundles give equal zips
 RATIO_LIMIT = 200  # text compresses well, a bomb compresses thousands of times
@@ -20,6 +20,7 @@ _SMALL = 1 << 16  # below this a ratio says nothing
 
 def write_zip(bundle: Path, target: Path) -> None:
     """Pack a bundle, checked first, below one folder of its own name. The same bundle gives the same bytes."""
+    outside_bundles(target)
     checked = bag.check(bundle)
     names = sorted([*checked.members, *bag.TAG_FILES, bag.TAG_MANIFEST])
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -42,6 +43,7 @@ def write_zip(bundle: Path, target: Path) -> None:
 
 def read_zip(source: Path, out: Path) -> Path:
     """Unpack a zip of one bundle below ``out`` and check it; gives the bundle's folder."""
+    outside_bundles(out)
     if not source.exists():
         raise UsageError(f"there is nothing at {source}", "give a zip that `python -m harness export` made")
     if not source.is_file():  # of a device or a pipe the end, where a zip has its index, is looked for in vain

@@ -103,14 +103,14 @@ examples:
     )
     run.add_argument(
         "--rerun-failed",
-        type=int,
+        type=options.count,
         default=0,
         metavar="N",
         help="try failing cases again up to N times; passing then is FLAKY",
     )
     run.add_argument(
         "--timeout",
-        type=float,
+        type=options.seconds,
         default=DEFAULT_TIMEOUT_S,
         metavar="SECONDS",
         help="end a scope after (default: %(default)g)",

@@ -215,9 +215,9 @@ def output(path: Path | None, show: Show) -> Iterator[Callable[[bytes], None]]:
     if path is None:
         yield lambda content: show(content.decode().removesuffix("\n"))
         return
-    from harness.files import write_atomic, writing
+    from harness.files import outside_bundles, write_atomic, writing
 
-    with writing(path), path.open("ab"):
+    with writing(path), outside_bundles(path).open("ab"):
         pass
     yield lambda content: write_atomic(path, content)
 

@@ -133,7 +133,7 @@ def attest_command(options: argparse.Namespace, show: Show) -> int:
     """``harness attest``."""
     from harness.bundles.attest import check, sign, statement
     from harness.bundles.bundle import open_bundle
-    from harness.files import json_bytes, write_atomic
+    from harness.files import json_bytes, outside_bundles, write_atomic
 
     bundle = open_bundle(options.bundle)
     if options.check is not None:
@@ -143,10 +143,8 @@ def attest_command(options: argparse.Namespace, show: Show) -> int:
     written = json_bytes(content) if options.key is None else sign(content, options.key)
     if options.output is None:
         show(written.decode().rstrip())
-    elif options.output.resolve().is_relative_to(options.bundle.resolve()):
-        raise UsageError(f"{options.output} lies in the bundle, which is sealed", "write it beside the bundle")
     else:
-        write_atomic(options.output, written)
+        write_atomic(outside_bundles(options.output), written)
     return ExitCode.OK
 
 

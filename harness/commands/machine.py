@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from harness.commands.options import wait
 from harness.errors import UsageError
 from harness.machine.doctor import Finding, Health, examine, look, worst
 from harness.machine.gpu_processes import gpu_processes, refuse_foreign
@@ -42,7 +43,7 @@ the lease ends with the command, or with whoever is killed; HARNESS_LEASE_DIR mo
     lease.add_argument("--cpu", action="store_true", help="lease the CPU")
     lease.add_argument("--gpu", metavar="all|INDEX,...", default="", help="lease these of the visible GPUs")
     lease.add_argument(
-        "--timeout", type=float, default=DEFAULT_WAIT_S, metavar="SECONDS", help="longest wait (default: %(default)g)"
+        "--timeout", type=wait, default=DEFAULT_WAIT_S, metavar="SECONDS", help="longest wait (default: %(default)g)"
     )
     doctor = add_parser(
         "doctor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,30 @@ def fraction(text: str) -> float:
     value = float(text)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A length of time that ends: above zero and finite, from the command line."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return value
+
+
+def wait(text: str) -> float:
+    """How long to wait: seconds from 0, which is not at all; ``inf`` is as long as it takes."""
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds from 0")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number from 0 from the command line."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
     return value
 
 
@@ -103,7 +128,7 @@ def add_lease(parser: argparse.ArgumentParser, what: str) -> None:
     )
     parser.add_argument(
         "--lease-timeout",
-        type=float,
+        type=wait,
         default=DEFAULT_WAIT_S,
         metavar="SECONDS",
         help="longest wait for the lease (default: %(default)g)",

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.commands.options import core_numbers
+from harness.commands.options import core_numbers, count, wait
 from harness.errors import UsageError
 from harness.typed import typed
 from harness.verdict import ExitCode
@@ -56,7 +56,7 @@ a study that was interrupted goes on where it stopped; results of two machines d
     )
     power.add_argument(
         "--seconds",
-        type=float,
+        type=wait,
         default=float("inf"),
         metavar="SECONDS",
         help="stop after; unfinished trials do not count (default: when none is left)",
@@ -65,7 +65,7 @@ a study that was interrupted goes on where it stopped; results of two machines d
         "--forked", action="store_true", help="repeats are forks of a process that has imported the engine: faster"
     )
     power.add_argument(
-        "--trials", type=int, default=0, metavar="N", help="most trials to run now (default: all that are left)"
+        "--trials", type=count, default=0, metavar="N", help="most trials to run now (default: all that are left)"
     )
     power.add_argument("--picture", type=Path, metavar="FILE", help="show: draw the rates as SVG")
     power.add_argument("--report", type=Path, metavar="FILE", help="show: the whole study as one HTML page")

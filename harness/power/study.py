@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import EvidenceError, file_error
+from harness.files import read_limited
 
 SCHEMA = 2
+SIZE_LIMIT = 64 << 20
 TRIALS: Mapping[int, int] = {0: 40, 2: 20, 3: 20, 5: 20}
 """Per cent of delay -> how many trials at least."""
 
@@ -100,12 +102,12 @@ def read_study(path: Path) -> Study:
     """All lines of a results file. A last line that was cut is left out; anything else that is wrong is an error."""
     machines: list[dict[str, str]] = []
     results = []
-    lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+    lines = read_limited(path, SIZE_LIMIT).split(b"\n") if path.exists() else []
     for number, text in enumerate(lines, 1):
         if not text and number == len(lines):
             break
         try:
-            line = json.loads(text)
+            line: dict[str, Any] = json.loads(text)
             if line.pop("schema") != SCHEMA:
                 raise ValueError("another schema")
             kind = line.pop("kind")
@@ -114,7 +116,7 @@ def read_study(path: Path) -> Study:
             elif kind == "trial":
                 fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in line.items()}
                 results.append(Result(**fields))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if number == len(lines):
                 break
             raise EvidenceError(f"{path}, line {number}: not a line of a power study: {error!r}") from error

@@ -93,6 +93,42 @@ def test_files_that_are_absent_or_have_no_end(sealed: Path, argv: tuple[str, ...
     assert says in done.err
 
 
+@pytest.mark.parametrize("value", ["nan", "-1", "x", "", "0", "inf"])
+def test_lengths_of_time_and_counts(tmp_path: Path, value: str) -> None:
+    """A limit that no clock reaches, or that is past before anything ran, is a slip."""
+    never = [("run", "s", "--timeout"), ("ab", "HEAD", "HEAD", "--budget"), ("ab", "HEAD", "HEAD", "--repeat-timeout")]
+    waits = [("run", "s", "--lease-timeout"), ("lease", "list", "--timeout"), ("power", "run", "--seconds")]
+    counts = [("run", "s", "--rerun-failed"), ("power", "run", "--trials")]
+    asked = [*never, ("ab", "HEAD", "HEAD", "--pairs")]
+    asked += waits if value not in ("0", "inf") else []
+    asked += counts if value != "0" else []
+    for words in asked:
+        done = call_here(tmp_path, *words[:-1], f"{words[-1]}={value}")
+        assert done.code == 2
+        assert f"argument {words[-1]}: " in done.err
+    assert "3 is no even number from 2" in call_here(tmp_path, "ab", "HEAD", "HEAD", "--pairs", "3").err
+
+
+def test_nothing_is_written_into_a_sealed_bundle(sealed: Path) -> None:
+    """Not even a lock: any file more would break it."""
+    head = str(min((sealed / "artifacts" / "bundles").iterdir()))
+    xml = f"{head}/data/scopes/green/junit.xml"
+    for words in (
+        ("run", "green", "--run-dir", head),
+        ("run", "green", "--run-dir", f"{head}/data/new"),
+        ("ingest", xml, "--scope", "s", "--run-dir", head),
+        ("report", head, "-o", f"{head}/more.txt"),
+        ("compare", head, head, "-o", f"{head}/data/report.html"),
+        ("attest", head, "-o", f"{head}/statement.json"),
+        ("export", head, "-o", f"{head}/x.zip"),
+        ("seal", "runs/a", "--out", head),
+    ):
+        done = call_here(sealed, *words)
+        assert done.code == 2
+        assert "which is sealed" in done.err
+    assert call_here(sealed, "verify", head).code == 0
+
+
 @pytest.mark.parametrize("command", commands())
 def test_each_command_s_help_shows_an_example(tmp_path: Path, command: str) -> None:
     done = call_here(tmp_path, command, "--help")

@@ -133,7 +133,12 @@ def test_a_study_goes_on_where_it_stopped(tmp_path: Path) -> None:
     study = read_study(path)
     assert study == Study(({"cpu.model": "x"},), (result(0, 0),))
     assert (0, 0) not in next_trials(study.results)
-    path.write_text("nonsense\n" + path.read_text())
+    sound = path.read_bytes()
+    for damage in (b"\xff\xfe\n", b"[]\n", b"[" * 100_000 + b"\n"):
+        path.write_bytes(damage + sound)
+        with pytest.raises(EvidenceError, match="line 1: not a line of a power study"):
+            read_study(path)
+    path.write_bytes(b"nonsense\n" + sound)
     with pytest.raises(EvidenceError, match="line 1: not a line of a power study"):
         read_study(path)
 
