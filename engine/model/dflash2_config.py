@@ -138,7 +138,7 @@ class DFlash2Config:
 
 
 def read_dflash2_config(folder: Path) -> DFlash2Config:
-    """Read ``folder/config.json``. Raises ``ModelFileError`` for a field that is missing, unknown or of another type."""
+    """Read ``folder/config.json``. Raises ``ModelFileError`` for a field that is missing, unknown or mistyped."""
     read = read_config_json(folder, (ARCHITECTURE,), "; this engine drafts with DFlash2 checkpoints alone")
     if read.values.get("is_causal", False) is not False:
         raise ModelFileError(f"{read.path}: is_causal is {read.values['is_causal']!r}; allowed: false")

@@ -79,7 +79,7 @@ class HybridConfig:
 
 
 def read_hybrid_config(folder: Path) -> HybridConfig:
-    """Read ``folder/config.json``. Raises ``ModelFileError`` for a field that is missing, unknown or of another type."""
+    """Read ``folder/config.json``. Raises ``ModelFileError`` for a field that is missing, unknown or mistyped."""
     hint = "; a DFlash2DraftModel drafts for one of them and is given as the draft model"
     return _parse(read_config_json(folder, ARCHITECTURES, hint))
 

@@ -143,10 +143,10 @@ def _counts(comparison: Comparison, head: Evidence) -> tuple[Count, ...]:
     missing = cases[CaseOutcome.MISSING] + metrics[MetricOutcome.MISSING]
     worse = metrics[MetricOutcome.WORSE] + metrics[MetricOutcome.CHANGED]
     open_ = metrics[MetricOutcome.UNDECIDED] + metrics[MetricOutcome.INCOMPARABLE]
-    of_cases = f"of {count(cases.total(), 'case')} compared"  # base's too, where head lost some
-    of_metrics = f"of {count(metrics.total(), 'metric')} compared"
+    # Of both sides.
+    of_cases, of_metrics = f"of {count(cases.total(), 'case')}", f"of {count(metrics.total(), 'metric')}"
     skipped = f", {number(statuses[CaseStatus.SKIPPED])} skipped" if statuses[CaseStatus.SKIPPED] else ""
-    of_all, all_passed = f"of {count(total, 'case')} in head{skipped}", 0 < total == passed
+    of_all, all_passed = f"of {number(total)} in head{skipped}", 0 < total == passed
     return (
         Count(number(passed), "passed", of_all, Tone.GOOD if all_passed else Tone.PLAIN, "coverage"),
         tally_of(cases[CaseOutcome.BROKEN], "broken", of_cases, Tone.BAD, "regressions"),

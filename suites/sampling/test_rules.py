@@ -143,7 +143,7 @@ def test_the_law_of_each_row_of_a_verification(targets: tuple[Target, ...], temp
     row = np.random.default_rng(1).permutation(np.linspace(1.5, -1.5, 40)).astype(np.float32)
     best = np.argsort(-row, kind="stable").tolist()
     prompt, emitted, drafts = (best[1], best[5], best[5]), (best[2], best[3]), (best[4], best[4], best[2])
-    asked = {**SLIGHT, "bias": {best[6]: 0.1}, "banned": frozenset({best[0]})}
+    asked: dict[str, Any] = {**SLIGHT, "bias": {best[6]: 0.1}, "banned": frozenset({best[0]})}
     rules = LogitsRules(**{NAMES[key]: value for key, value in asked.items()}, min_p=MIN_P)
     params = SamplingParams(temperature=temperature, top_k=12, top_p=0.9, seed=1, logprobs=2, rules=rules)
     sequence = SequenceState(prompt, BlockPool(8, 4))

@@ -141,7 +141,7 @@ def test_unseeded_requests_leave_seeded_ones_alone(quasar: Path, quasar_draft: P
     assert len({run[0].seed for run in runs}) == 3
 
 
-def exact_pairs(llm: LLM, prompt: Sequence[int], first: int, params: SamplingParams) -> dict[tuple[int, int], float]:
+def exact_pairs(llm: LLM, prompt: Sequence[int], first: int, params: SamplingParams) -> dict[tuple[int, ...], float]:
     """P(x1, x2 | prompt, first) by two forwards of known tokens: no drafting, no rejection, no random number."""
 
     def law(text: Sequence[int]) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""The figures that another engine publishes of a 27B model on V100s. Never pooled with ours: another model on another machine."""
+"""What another engine publishes of a 27B model on V100s. Never pooled with ours: another model, another machine."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def test_a_file_replaced_between_opening_and_locking_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, lock = tmp_path / "cpu.lock", fcntl.flock
-    replaced = []
+    replaced: list[Path] = []
 
     def replace_once(descriptor: int, how: int) -> None:
         if not replaced:

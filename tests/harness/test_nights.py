@@ -73,7 +73,10 @@ def test_what_is_confirmed(scopes: tuple[ScopeEvidence, ...], held: list[tuple[s
 def test_the_order_is_that_of_time_not_of_arrival() -> None:
     runs = [run(1, GOOD), run(2, BAD_A), run(3, BAD_A)]
     assert keys(judge_nights(reversed(runs))) == [("a", 2)]
-    named = [(replace(head, label=label), *rest) for label, (head, *rest) in zip(("z", "m", "a"), runs, strict=True)]
+    named = [
+        (replace(head, label=label), comparison, decision)
+        for label, (head, comparison, decision) in zip(("z", "m", "a"), runs, strict=True)
+    ]
     assert [night.evidence.label for night in judge_nights(named)] == ["z", "m", "a"]
 
 

@@ -74,7 +74,3 @@ def test_half_an_ulp_bound() -> None:
         normal = np.abs(values) >= float(fmt.magnitude(1 << fmt.mantissa_bits))
         error = np.abs(fp8.decode(fp8.encode(values, fmt), fmt) - values)
         assert (error[normal] <= bound * np.abs(values[normal])).all()
-
-
-def test_relative_l2() -> None:
-    assert fp8.relative_l2(np.array([3.0, 4.5]), np.array([3.0, 4.0])) == pytest.approx(0.1)

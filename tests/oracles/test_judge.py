@@ -43,3 +43,7 @@ def test_bits_tell_zeros_apart_and_nans_alike() -> None:
 def test_worst_share() -> None:
     tolerance = Tolerance(np.array([1.0, 2.0, 0.0]), "test")
     assert judge.worst_share(np.array([0.5, 0.5, 7.0]), np.array([0.0, 0.0, 7.0]), tolerance) == 0.5
+
+
+def test_relative_l2() -> None:
+    assert judge.relative_l2(np.array([3.0, 4.5]), np.array([3.0, 4.0])) == pytest.approx(0.1)
