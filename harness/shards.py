@@ -64,6 +64,7 @@ def join_shards(shards: Sequence[Shard]) -> ScopeEvidence:
         tokens=tuple(row for shard in shards for row in shard.scope.tokens if home.get(row.node) is shard),
         problem="; ".join(f"{shard.label}: {shard.scope.problem}" for shard in shards if shard.scope.problem),
         notes=(*(_told(shard) for shard in shards), *doubts, *_notes(shards)),
+        doubts=tuple(dict.fromkeys(doubt for scope in scopes for doubt in scope.doubts)),
         tracks=tuple(
             replace(track, source=f"{track.source}, shard {number}")
             for number, shard in enumerate(shards, 1)

@@ -189,6 +189,12 @@ def test_times_are_not_pooled() -> None:
     assert "a: its times are those of shard 1 alone" in found.notes
 
 
+def test_what_speaks_against_the_times_of_a_shard_speaks_against_the_whole() -> None:
+    """Two runners that were busy alike are told once."""
+    one, other = (scope(case(name), doubts=("while it ran, others ran", name)) for name in "ab")
+    assert joined(one, other, scope(case("c"))).doubts == ("while it ran, others ran", "a", "b")
+
+
 def test_times_of_two_kinds_of_machine_are_refused() -> None:
     timed = scope(case("a"), samples=(samples("a", (1.0,), ""),))
     facts = (MACHINE, {**MACHINE, "cpu.model": "Another CPU"})
