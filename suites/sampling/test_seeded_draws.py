@@ -170,6 +170,7 @@ def test_acceptance_is_decided_in_integers() -> None:
                 continue
             assert one.accepts(top << 12) == ((2 * top + 1) * total < weight * 2**53)
     assert not TokenWeight(0, 7).accepts(0)
+    assert not TokenWeight(1, 2**53).accepts(0)  # the uniform number is the probability itself: not below it
     assert TokenWeight(7, 7).accepts(2**64 - 1)
 
 

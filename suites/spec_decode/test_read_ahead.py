@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from engine.request import SamplingParams
 from engine.run import SeedNoise
 from engine.sampling.random import Purpose
 from engine.steps.laws import verification_of
-from engine.steps.read_ahead import Asked, ReadAhead
+from engine.steps.read_ahead import Asked, ReadAhead, ReadLaw
 from engine.steps.records import Fault, PointLaw, Proposal, TokenLaw, Verification
 from engine.steps.reject import reject
 from suites.targets import Target
@@ -61,7 +62,24 @@ def _decide_alike(seed: int, logits: torch.Tensor) -> None:
         assert isinstance(ahead, Verification)
         assert isinstance(plain, Verification)
         proposal = Proposal(one.drafts, tuple(PointLaw(token) for token in one.drafts))
-        assert reject(proposal, ahead, one.noise) == reject(proposal, plain, one.noise)
+        decided = reject(proposal, plain, one.noise)
+        assert reject(proposal, ahead, one.noise) == decided
+        # And of such drafts nothing is asked of the device any more: every answer had been read.
+        read = tuple(replace(law, row=_Silent()) if isinstance(law, ReadLaw) else law for law in ahead.target_laws)  # type: ignore[arg-type]
+        assert reject(proposal, replace(ahead, target_laws=read), one.noise) == decided
+
+
+class _Silent:
+    """A row that may be told what to leave out and must not be asked."""
+
+    def without(self, token_id: int) -> _Silent:
+        return self
+
+    def draw(self, random_bits: int) -> int:
+        raise AssertionError(f"the row was asked for a token by the number {random_bits:#x}")
+
+    def probability(self, token_id: int) -> float:
+        raise AssertionError(f"the row was asked for the probability of {token_id}")
 
 
 def test_other_questions_are_asked_of_the_row(targets: tuple[Target, ...]) -> None:

@@ -51,6 +51,8 @@ def test_a_short_match_that_agrees_throughout_gives_its_tail_only() -> None:
     fused = fuse(drafted(0, 1), Match(5, (0, 1, 3, 3)), settings)
     assert fused.token_ids == (0, 1, 3, 3)
     assert points(fused) == [False, False, True, True]
+    beginning = drafted(0, 1, 2)
+    assert fuse(beginning, Match(5, (0, 3, 3, 3)), settings).token_ids == beginning.token_ids
 
 
 def test_without_agreement_asked_for_a_weak_match_is_the_histories_choice() -> None:
