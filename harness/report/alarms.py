@@ -16,7 +16,6 @@ _GOLDEN = 0.618034  # spreads the dots of one row without a random number
 def alarms(data: Alarms, width: float) -> Canvas:
     """Rates above, trials below; both have the planted delay as their scale."""
     canvas = Canvas(figsize=(width, 7.4), layout="constrained")
-    canvas.patch.set_alpha(0)
     rates, trials = canvas.subplots(2, 1, height_ratios=[3, 2])
     for axis in (rates, trials):
         axis.patch.set_alpha(0)

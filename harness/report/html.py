@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from harness.report.document import Document, Figure, Table
-from harness.report.palette import INKS
+from harness.report.palette import INKS, PAPER
 
 # From this many rows on a table is easier to use with a filter than without.
 FILTERED_FROM = 8
@@ -61,7 +61,7 @@ def picture(figure: Figure, svg: bytes) -> Markup:
     ``svg`` is matplotlib's: well-formed, every text in it escaped, which is what lets it in without another escape.
     """
     text = svg.decode()
-    text = _NOT_FOR_A_PAGE.sub("", text[text.index("<svg") :])
+    text = _NOT_FOR_A_PAGE.sub("", text[text.index("<svg") :]).replace(f"fill: {PAPER}", "fill: none")
     text = _STYLE.sub(lambda style: _INK.sub(lambda ink: f"var(--{_ROLES[ink[0].lower()]})", style[0]), text)
     referenced = set(_REFERENCE.findall(text))
     text = _ID.sub(lambda found: found[0] if found[1] in referenced else "", text)

@@ -19,6 +19,8 @@ INKS = {
     "bad": "#b3380f",
     "doubt": "#7d4a8f",
 }
+# Under a picture that stands alone: its inks are for light paper, whatever page is around it. ``html`` takes it away.
+PAPER = "#fdfdfb"
 TONE_INKS = {
     Tone.GOOD: INKS["good"],
     Tone.BAD: INKS["bad"],

@@ -29,7 +29,7 @@ from harness.report.document import (
     Telemetry,
     Trend,
 )
-from harness.report.palette import INKS, TONE_INKS, TONE_MARKS
+from harness.report.palette import INKS, PAPER, TONE_INKS, TONE_MARKS
 from harness.report.words import number, percent
 
 INK, FAINT, GRID, BAND = INKS["ink"], INKS["faint"], INKS["grid"], INKS["band"]
@@ -68,8 +68,9 @@ def draw(document: Document) -> dict[str, bytes]:
 def _drawn(figure: Figure) -> bytes:
     metadata = {"Date": None, "Creator": None, "Title": figure.title, "Description": figure.alt}
     with matplotlib.rc_context(_STYLE), matplotlib.rc_context({"svg.hashsalt": figure.key}):
-        out = BytesIO()
-        _canvas(figure).savefig(out, format="svg", metadata=metadata)
+        out, canvas = BytesIO(), _canvas(figure)
+        canvas.patch.set(facecolor=PAPER, alpha=1)
+        canvas.savefig(out, format="svg", metadata=metadata)
     return out.getvalue().replace(f"'{_FONT}'".encode(), f"'{_FONT}', system-ui, sans-serif".encode())
 
 
@@ -92,7 +93,6 @@ def _canvas(figure: Figure) -> Canvas:
 
 def _blank(height: float, panels: int = 1, ratios: list[float] | None = None) -> tuple[Canvas, list[Axes]]:
     canvas = Canvas(figsize=(_WIDTH, height), layout="constrained")
-    canvas.patch.set_alpha(0)
     grid = canvas.subplots(1, panels, squeeze=False, sharey=True, width_ratios=ratios)
     axes = [axis for row in grid for axis in row]
     for axis in axes:
@@ -295,7 +295,6 @@ _LANE_STYLES = ("-", "--", ":", "-.")
 def _telemetry(data: Telemetry) -> Canvas:
     """One panel per quantity under one time axis; one line per source, named at its end of the panel's title."""
     canvas = Canvas(figsize=(_WIDTH, 0.7 + 1.05 * len(data.panels)), layout="constrained")
-    canvas.patch.set_alpha(0)
     axes = [row[0] for row in canvas.subplots(len(data.panels), 1, squeeze=False, sharex=True)]
     for axis, panel in zip(axes, data.panels, strict=True):
         axis.patch.set_alpha(0)

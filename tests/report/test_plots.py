@@ -9,7 +9,7 @@ import pytest
 
 from harness.report import draw_plots
 from harness.report.document import Tone
-from harness.report.palette import INKS, TONE_INKS, TONE_MARKS
+from harness.report.palette import INKS, PAPER, TONE_INKS, TONE_MARKS
 from tests.report import scenarios
 from tests.report.rendered import built, documented, drawn
 
@@ -44,7 +44,7 @@ def test_axes_say_quantity_unit_and_n() -> None:
     assert "median of head / median of base, with 95 % interval; shaded: margin" in forest
     assert any("n 6" in text for text in forest)
     assert {"rounds, n", "tokens emitted by a round", "head, 70 rounds"} <= set(texts(plots["acceptance-1.svg"]))
-    assert {"Registers a", "Shared memory, B"} <= set(texts(plots["kernel-resources.svg"]))
+    assert {"Registers per", "Shared memory, B"} <= set(texts(plots["kernel-resources.svg"]))
 
 
 def test_a_resource_that_moved_names_both_values() -> None:
@@ -52,7 +52,7 @@ def test_a_resource_that_moved_names_both_values() -> None:
 
 
 def test_only_named_inks_are_used_so_that_a_page_can_swap_them() -> None:
-    allowed = set(INKS.values()) | {"#ffffff", "#000000"}
+    allowed = {*INKS.values(), PAPER, "#ffffff", "#000000"}
     for svg in drawn("regressed").values():
         styles = " ".join(re.findall(r'style="([^"]*)"', svg.decode()))
         assert set(re.findall(r"#[0-9a-f]{6}\b", styles)) <= allowed
