@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.errors import ModelFileError
 
+_MAX_SIZE = 2**31 - 1  # an index of a token, a channel or a position is an int32
 _MAX_LAYERS = 1024
 
 
@@ -22,10 +23,10 @@ class ConfigFields:
     values: Mapping[str, Any]
 
     def size(self, key: str, default: int | None = None) -> int:
-        """A whole number above 0."""
+        """A whole number above 0 that tensors can be made of."""
         value = self.values.get(key, default)
-        if type(value) is not int or value < 1:
-            raise ModelFileError(f"{self.path}: {key} is {value!r}; allowed: a whole number above 0")
+        if type(value) is not int or not 1 <= value <= _MAX_SIZE:
+            raise ModelFileError(f"{self.path}: {key} is {value!r}; allowed: a whole number from 1 to {_MAX_SIZE}")
         return value
 
     def layers(self) -> int:

@@ -92,7 +92,7 @@ def _parse(read: ConfigFields) -> HybridConfig:
     read.multiple("num_attention_heads", num_heads, "num_key_value_heads", num_kv_heads)
     head_dim = read.size("head_dim")
     rotary = head_dim * read.real("partial_rotary_factor", 1.0)
-    if rotary != int(rotary) or int(rotary) % 2 or not 2 <= rotary <= head_dim:
+    if not 2 <= rotary <= head_dim or rotary % 2:
         raise ModelFileError(f"{read.path}: {rotary} of {head_dim} dimensions turn; allowed: an even number of them")
     gdn = GdnSizes(
         key_heads=read.size("linear_num_key_heads"),
@@ -128,8 +128,15 @@ def _layers(read: ConfigFields) -> tuple[LayerKind, ...]:
     named = read.values.get("layer_types")
     if named is None:
         interval = read.size("full_attention_interval", 4)
+        if interval > count:
+            raise ModelFileError(
+                f"{read.path}: full_attention_interval {interval} over {count} layers; allowed: 1 to {count}, so that "
+                "one of them is attention"
+            )
         return tuple(LayerKind.GDN if (index + 1) % interval else LayerKind.ATTENTION for index in range(count))
     kinds = [kind.value for kind in LayerKind]
     if not isinstance(named, list) or len(named) != count or any(name not in kinds for name in named):
         raise ModelFileError(f"{read.path}: layer_types {named!r}; allowed: {count} of {', '.join(kinds)}")
+    if LayerKind.ATTENTION.value not in named:
+        raise ModelFileError(f"{read.path}: layer_types has no {LayerKind.ATTENTION.value}; allowed: at least one")
     return tuple(LayerKind(name) for name in named)
