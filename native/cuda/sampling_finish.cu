@@ -31,45 +31,34 @@ __device__ void gather_ranges(const RowReader& row, const SamplingBatch& batch, 
   const double maximum = scale.top;
   // Behind the last bin nothing weighs anything.
   const float counted = min(ranges.kth_first, static_cast<float>(kMassBins));
-  const float counted_ahead = min(ranges.edge_first, counted);
   float* out = target.logits == nullptr ? nullptr : target.logits + row_index * batch.stride;
   uint64_t total = 0;
   uint64_t ahead = 0;
   const int end = min(static_cast<int64_t>(slice.end) * batch.chunk, static_cast<int64_t>(batch.width));
   const int base = slice.first * batch.chunk + threadIdx.x / kWarp * kWarpRead;
   each_read(row, base, end, kWarps * kWarpRead, lane, [&](Values values) {
-    // No branch an entry: the four are weighed side by side, where one alone would wait for each of its steps.
-    float position[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) position[i] = scale.position(values.at[i]);
-    if (weighs) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint64_t mass = mass_within(values.at[i], maximum);
-        total += position[i] < counted ? mass : 0;
-        ahead += position[i] < counted_ahead ? mass : 0;
-      }
-    }
-    uint32_t candidates = 0;
     bool changed = divided;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const bool candidate = (position[i] >= ranges.edge_first & position[i] < ranges.edge_last) |
-                             (position[i] >= ranges.kth_first & position[i] < ranges.kth_last);
-      candidates |= static_cast<uint32_t>(candidate) << i;
-      changed |= !(position[i] < ranges.edge_last);
+      const float value = values.at[i];
+      const float position = scale.position(value);
+      if (weighs && position < counted) {
+        const uint64_t mass = mass_within(value, maximum);
+        total += mass;
+        if (position < ranges.edge_first) ahead += mass;
+      }
+      const bool behind = !(position < ranges.edge_last);
+      const bool candidate =
+          (position >= ranges.edge_first && !behind) || (position >= ranges.kth_first && position < ranges.kth_last);
+      if (candidate) {
+        list[atomicAdd(&count, 1u)] = static_cast<uint64_t>(ordered_key(value)) << 32 | values.id(i);
+      }
+      if (behind) {
+        values.at[i] = target.mask_value;
+        changed = true;
+      }
     }
-    if (candidates != 0) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if ((candidates >> i & 1) != 0)
-          list[atomicAdd(&count, 1u)] = static_cast<uint64_t>(ordered_key(values.at[i])) << 32 | values.id(i);
-    }
-    if (out == nullptr || !changed) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (!(position[i] < ranges.edge_last)) values.at[i] = target.mask_value;
-    write_values(row, out, values);
+    if (out != nullptr && changed) write_values(row, out, values);
   });
   total = Finish::sum(total, scratch);
   ahead = Finish::sum(ahead, scratch);
@@ -82,18 +71,10 @@ __device__ void gather_ranges(const RowReader& row, const SamplingBatch& batch, 
   for (uint32_t i = threadIdx.x; i < count; i += kFinishThreads) space.candidates[place + i] = list[i];
 }
 
-// What all blocks of a row collected.
-struct Collected {
-  uint64_t total, ahead;
-  int found;
-  uint32_t ahead_of_kth;
-};
-
 // The plan from the collected candidates, to every thread; `kept` of the sorted ones stay.
 __device__ RowPlan decide_in_range(const RowWorkspace& space, const BinScale& scale, const BinRanges& ranges,
-                                   uint32_t top_k, float top_p, const Collected& row, uint64_t (&sorted)[kSortCapacity],
-                                   int& kept, Finish::Scratch& scratch) {
-  const int found = row.found;
+                                   uint32_t top_k, float top_p, int found, uint64_t (&sorted)[kSortCapacity], int& kept,
+                                   Finish::Scratch& scratch) {
   const int size = power_of_two_from(found);
   __syncthreads();
   for (int i = threadIdx.x; i < size; i += kFinishThreads) sorted[i] = i < found ? load_fresh(&space.candidates[i]) : 0;
@@ -109,7 +90,7 @@ __device__ RowPlan decide_in_range(const RowWorkspace& space, const BinScale& sc
     for (int i = 0; i < kEach; ++i)
       ahead_of_kth += first + i < found && scale.position(value_of(key_at(first + i))) < ranges.kth_first;
     ahead_of_kth = Finish::sum(ahead_of_kth, scratch);
-    threshold = key_at(static_cast<int>(ahead_of_kth + top_k - row.ahead_of_kth) - 1);
+    threshold = key_at(static_cast<int>(ahead_of_kth + top_k - space.ahead_of_kth) - 1);
   }
   uint64_t mass[kEach];
   uint64_t mine = 0;
@@ -128,8 +109,8 @@ __device__ RowPlan decide_in_range(const RowWorkspace& space, const BinScale& sc
     kept = survivors;
     return {threshold, threshold, 0, 0};
   }
-  const uint64_t limit = nucleus_limit(top_p, row.total + Finish::sum(of_kth_bin, scratch));
-  uint64_t ahead = row.ahead + Finish::sum_before(mine, scratch);
+  const uint64_t limit = nucleus_limit(top_p, load_fresh(&space.total) + Finish::sum(of_kth_bin, scratch));
+  uint64_t ahead = load_fresh(&space.ahead) + Finish::sum_before(mine, scratch);
   uint32_t inside = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -151,10 +132,7 @@ SM70_KERNEL((kFinishThreads, 2), sampling_finish, SamplingBatch batch, RowWorksp
   __shared__ Finish::Scratch scratch;
   const int row_index = blockIdx.y;
   RowWorkspace& space = workspace[row_index];
-  // Asked for at once, since each read takes as long as all.
   const uint32_t task = space.task;
-  const int asked = batch.top_k == nullptr ? 0 : batch.top_k[row_index];
-  const float top_p = batch.top_p == nullptr ? 1.0f : batch.top_p[row_index];
   if (task == kDone) return;
   const RowReader row = reader_of(batch, row_index, true);
   if (task == kCut) {
@@ -163,20 +141,21 @@ SM70_KERNEL((kFinishThreads, 2), sampling_finish, SamplingBatch batch, RowWorksp
     cut_slice<kFinishThreads>(row, batch, slice, space.top, space.low, plan, target, row_index);
     return;
   }
+  const int asked = batch.top_k == nullptr ? 0 : batch.top_k[row_index];
   const uint32_t top_k = asked > 0 && asked < batch.width ? asked : 0;
+  const float top_p = batch.top_p == nullptr ? 1.0f : batch.top_p[row_index];
   if (task == kInRange) {
     const BinScale scale(space.top_key, space.bin_bits);
     // Copied, or every entry would read them again: the compiler cannot know what the kernel writes meanwhile.
     const BinRanges ranges = space.ranges;
     gather_ranges(row, batch, scale, ranges, top_p, target, row_index, space, shared.candidates, scratch);
     if (!Finish::is_last(&space.arrivals[1], gridDim.x, scratch)) return;
-    const Collected all = {load_fresh(&space.total), load_fresh(&space.ahead),
-                           static_cast<int>(load_fresh(&space.found)), space.ahead_of_kth};
+    const int found = load_fresh(&space.found);
     int kept = 0;
-    const RowPlan plan = decide_in_range(space, scale, ranges, top_k, top_p, all, shared.candidates, kept, scratch);
+    const RowPlan plan = decide_in_range(space, scale, ranges, top_k, top_p, found, shared.candidates, kept, scratch);
     if (threadIdx.x == 0) plans[row_index] = plan;
     if (target.logits == nullptr) return;
-    for (int i = kept + threadIdx.x; i < all.found; i += kFinishThreads)
+    for (int i = kept + threadIdx.x; i < found; i += kFinishThreads)
       target.logits[row_index * batch.stride + static_cast<uint32_t>(shared.candidates[i])] = target.mask_value;
     return;
   }
