@@ -121,7 +121,7 @@ class Kernel {
       __syncthreads();  // K of the first tile and what was read of the places
       look_up(third, third - second, key_end, item.sequence);
       write_places(0, 2, item.sequence);
-      int k_now = 0, v_now = 1;  // of the places: K's of `third`, V's of `second`
+      int k_now = 0, v_now = 1;          // of the places: K's of `third`, V's of `second`
       int ahead = next_tile(third + 1);  // the tile that was looked up last
       look_up(ahead, ahead - third, key_end, item.sequence);
       for (bool first = true;; first = false) {
@@ -458,8 +458,8 @@ class Kernel {
   int thread_;
   int warp_;
   int kv_head_;
-  bool column_live_;         // the columns that this thread reads are columns of the head
-  uint32_t fragment_rows_;   // four bits an element
+  bool column_live_;                   // the columns that this thread reads are columns of the head
+  uint32_t fragment_rows_;             // four bits an element
   int row_first_, row_end_, row_far_;  // keys that this thread's row sees: see Mask
   float row_maximum_, row_sum_;
   Accumulator out_[S::kOwnRows][S::kOwnColumns];
