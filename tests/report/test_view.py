@@ -182,7 +182,7 @@ def test_every_measured_number_has_a_unit_or_a_column_that_says_what_is_counted(
     counted = ("cases", "n", "Passed", "Failed", "Neither", "Tokens", "Emitted", "Rounds", "Head / base", "exit code")
     for table in tables(built(SCENARIOS[name]())):
         if table.key == "kernel-resources-figures":
-            assert all("registers" in c.lower() or ", B a" in c for c in table.columns[1:])
+            assert all("registers" in c.lower() or ", B per" in c for c in table.columns[1:])
             continue
         for row in table.rows:
             for column, cell in zip(table.columns, row, strict=True):
