@@ -14,6 +14,7 @@ UNKNOWN = "unknown"
 # What must agree before two times may stand side by side, and why.
 TIMING_CONTRACT = {
     "cpu.model": "another processor",
+    "cpu.signature": "another generation of processor",
     "cpu.count": "another number of processors",
     "cpu.usable": "the process may use another number of processors",
     "cpu.flags": "other vector instructions",

@@ -123,6 +123,8 @@ def cpu_facts() -> dict[str, str]:
     fields = dict(re.findall(r"^([\w ]+?)\s*:\s*(.*)$", info, re.MULTILINE))
     if model := fields.get("model name") or fields.get("Model") or platform.processor():
         facts["cpu.model"] = model
+    if signature := _cpu_signature(fields):
+        facts["cpu.signature"] = signature
     if flags := (fields.get("flags") or fields.get("Features") or "").split():
         facts["cpu.flags"] = " ".join(sorted(CPU_FLAGS.intersection(flags)))
     if mhz := fields.get("cpu MHz"):
@@ -137,6 +139,17 @@ def cpu_facts() -> dict[str, str]:
     if hasattr(os, "getloadavg"):
         facts["cpu.load1"] = f"{os.getloadavg()[0]:.2f}"
     return facts
+
+
+def _cpu_signature(fields: dict[str, str]) -> str:
+    """Which silicon it is, in the kernel's numbers: a virtual machine may call every generation by one model name."""
+    named = {
+        "family": ("cpu family", "CPU architecture"),
+        "model": ("model", "CPU part"),
+        "stepping": ("stepping", "CPU revision"),
+    }
+    found = {word: next((fields[key] for key in keys if key in fields), "") for word, keys in named.items()}
+    return " ".join(f"{word} {number}" for word, number in found.items() if number)
 
 
 def python_facts() -> dict[str, str]:

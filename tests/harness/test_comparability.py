@@ -9,6 +9,7 @@ from tests.harness.build import MACHINE, SHA, samples
 
 FORBIDS = (
     "cpu.model",
+    "cpu.signature",
     "cpu.count",
     "cpu.usable",
     "cpu.flags",

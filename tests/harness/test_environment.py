@@ -89,6 +89,22 @@ def test_this_machine(tmp_path: Path) -> None:
     assert list(facts) == sorted(facts)
 
 
+@pytest.mark.parametrize(
+    ("cpuinfo", "signature"),
+    [
+        ("cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\nstepping\t: 1\n", "family 25 model 1 stepping 1"),
+        ("cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nstepping\t: 1\n", "family 26 model 2 stepping 1"),
+        ("CPU architecture: 8\nCPU part\t: 0xd40\nCPU revision\t: 1\n", "family 8 model 0xd40 stepping 1"),
+        ("model name\t: something else\n", None),
+    ],
+)
+def test_generations_of_one_model_name_differ(
+    cpuinfo: str, signature: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_read", lambda path: cpuinfo if path == "/proc/cpuinfo" else "")
+    assert environment.cpu_facts().get("cpu.signature") == signature
+
+
 def test_native_library_and_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SM70_NATIVE_LIBRARY", raising=False)
     folder = tmp_path / "artifacts" / "native"
