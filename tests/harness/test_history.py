@@ -127,6 +127,13 @@ def test_a_mended_series_is_not_called_worse() -> None:
     assert found.since_break is MetricOutcome.SAME
 
 
+def test_nights_on_both_sides_are_no_streak() -> None:
+    """The last night is out of line; with the one before it, out of line the other way, they agree in nothing."""
+    found = of_mode(build_history(with_values([10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 8.0, 12.0])), "greedy-plain")
+    assert found.streak is not None
+    assert (found.streak.nights, found.streak.outcome) == (1, MetricOutcome.WORSE)
+
+
 def with_values(values: list[float]) -> list[Evidence]:
     """Nights on which greedy-plain took ``values``."""
     nodes = f"{LATENCY}[greedy-plain]"
