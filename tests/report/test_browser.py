@@ -77,6 +77,21 @@ def test_the_page_itself_never_scrolls_sideways(chromium: Browser, pages: dict[s
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_a_phone_shows_a_table_s_whole_title_however_far_the_table_is_scrolled(
+    chromium: Browser, pages: dict[str, Path]
+) -> None:
+    page = chromium.open(pages["regressed"], width=390)
+    titles = "[...document.querySelectorAll('caption:not(.unseen) > span')].filter(title => title.offsetParent)"
+    for scrolled in (0, 200):
+        page.evaluate(f"document.querySelectorAll('.scroll').forEach(table => table.scrollLeft = {scrolled})")
+        ends = page.evaluate(
+            f"{titles}.flatMap(t => [t.getBoundingClientRect().left, t.getBoundingClientRect().right])"
+        )
+        assert ends
+        assert min(ends) >= 0
+        assert max(ends) <= 390
+
+
 def test_the_first_tab_offers_to_skip_and_enter_opens_a_fold(chromium: Browser, pages: dict[str, Path]) -> None:
     page = chromium.open(pages["regressed"])
     page.press("Tab")
