@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,6 +64,12 @@ def test_vllm_serve() -> None:
         "vllm serve::r0 request_throughput": ((8.3,), "request/s"),
         "vllm serve::r0 output_throughput": ((166.0,), "token/s"),
     }
+    assert {sample.name: sample.better.value for sample in as_scope(found).samples} == {
+        "median_ttft": "lower",
+        "median_tpot": "lower",
+        "request_throughput": "higher",
+        "output_throughput": "higher",
+    }
     assert found.facts["workload.request_rate"] == "inf"
     for completed in (97, 99):  # of 100
         unfinished = ingest({**VLLM_SERVE, "completed": completed})
@@ -107,6 +114,10 @@ def test_nvbench_typed_strings() -> None:
     assert statuses(found) == {"copy[Elements=1024]": "passed", "copy": "skipped", "copy[T=F16]": "unknown"}
     assert times(found) == {"copy[Elements=1024] gpu_time": ((1.25e-05,), "s")}
     assert found.facts["gpu.names"] == "Tesla V100-SXM2-32GB"
+    median = {"tag": "nv/cold/time/gpu/median", "data": [{"name": "value", "type": "float64", "value": "1.2e-05"}]}
+    both = copy.deepcopy(NVBENCH)
+    both["benchmarks"][0]["states"][0]["summaries"].append(median)  # type: ignore[index]
+    assert times(ingest(both)) == {"copy[Elements=1024] gpu_time": ((1.2e-05,), "s")}
 
 
 # JUnit dialects, each as its writer writes it, lie in ``dialects/``.
