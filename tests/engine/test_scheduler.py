@@ -97,13 +97,31 @@ def test_the_last_to_come_starts_again_when_blocks_run_out() -> None:
         scheduler.add(job)
     seen: list[int] = []
     while not jobs[1].sequence.emitted or jobs[1].sequence.num_computed:
+        computed = jobs[0].sequence.num_computed
         run_step(scheduler, 0)
+        assert jobs[0].sequence.num_computed > computed, "who came first gave way to who came last"
     seen = list(jobs[1].sequence.emitted)
     assert seen, "it had emitted something when it was put back"
     while scheduler.has_work:
         run_step(scheduler, 0)
     assert list(jobs[1].sequence.emitted)[: len(seen)] == seen
     assert all(job.finished for job in jobs)
+
+
+def test_who_was_put_back_is_in_front_of_who_waits() -> None:
+    """First come, first served, for those too who start again: nobody overtakes them in the queue."""
+    pool = BlockPool(8, BLOCK)
+    scheduler = scheduler_of(pool)
+    jobs = [Job(SequenceState(range(6), pool), 15) for _ in range(3)]
+    for job in jobs:
+        scheduler.add(job)
+    begun: list[Job] = []
+    while scheduler.has_work:
+        for job in run_step(scheduler, 0):
+            if job not in begun:
+                begun.append(job)
+            assert job is not jobs[2] or jobs[1].sequence.num_computed or jobs[1].finished
+    assert begun == jobs
 
 
 def test_removing_twice_changes_nothing() -> None:
