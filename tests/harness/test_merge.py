@@ -15,8 +15,8 @@ from harness.errors import EvidenceError
 from harness.model import CaseResult, CaseStatus, OriginKind, ScopeEvidence
 from harness.shards import Shard, join_facts, join_shards
 from tests.harness.build import MACHINE, case, metric, samples, scope, tokens
+from tests.harness.bundles.forge import reseal
 from tests.harness.conftest import Ran, call_here, make_project
-from tests.harness.test_bundle import reseal
 
 WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 

@@ -19,32 +19,8 @@ from harness.bundles.bundle import open_bundle
 from harness.compare import JUDGE
 from harness.errors import EvidenceError
 from harness.model import OriginKind
+from tests.harness.bundles.forge import change_json, replace, reseal
 from tests.harness.conftest import SECRET, call_here, harness_environment
-
-
-def reseal(folder: Path) -> None:
-    """Mend every digest after a change, as a forger would."""
-    for name in (*bag.TAG_FILES, bag.TAG_MANIFEST):
-        (folder / name).unlink()
-    bag.finish(folder, {"Bagging-Date": "2026-01-01"})
-
-
-def change_json(path: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        content = json.loads((folder / "data" / path).read_text())
-        change(content)
-        (folder / "data" / path).write_text(json.dumps(content))
-
-    return spoil
-
-
-def replace(path: str, old: str, new: str) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        text = (folder / "data" / path).read_text()
-        assert old in text
-        (folder / "data" / path).write_text(text.replace(old, new))
-
-    return spoil
 
 
 def test_a_sealed_bundle_is_whole(sealed: Path) -> None:

@@ -20,7 +20,7 @@ from harness.ingest.foreign import Foreign, case_name, number, to_lines
 from harness.model import ScopeEvidence
 from harness.records import encode_lines, parse_records, to_cases, to_metrics, to_samples
 from tests.harness.conftest import call_here
-from tests.harness.tool_outputs import GOOGLE, HYPERFINE, NVBENCH, PYTEST_BENCHMARK, VLLM_LATENCY, VLLM_SERVE
+from tests.harness.ingest.tool_outputs import GOOGLE, HYPERFINE, NVBENCH, PYTEST_BENCHMARK, VLLM_LATENCY, VLLM_SERVE
 
 
 def ingest(*data: Any, form: str = "auto", names: tuple[str, ...] = ()) -> Foreign:
