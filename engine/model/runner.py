@@ -15,6 +15,7 @@ from engine.model.decoder import Decoder, Forward
 from engine.model.device import HOST, ModelDevice
 from engine.model.graphs import ForwardGraphs
 from engine.model.taps import Taps
+from engine.ops.sampling import bind_greedy
 from engine.routing import Phase
 from engine.state.sequence import Reservation
 
@@ -85,7 +86,8 @@ class ModelRunner:
         self._head_normed = device.zeros(max_logit_rows, model.hidden_size)
         self._logits = device.zeros(max_logit_rows, model.vocab_size, dtype=torch.float32)
         self.last_logits = self._logits[:0]
-        # The host's side as numpy arrays: writing a few integers through torch costs microseconds each.
+        # The host's side as numpy arrays, and views that are made once: after a forward has filled the caches with
+        # weights, each call of torch costs tens of microseconds.
         host = self._staged.host
         self._token_ids = host.token_ids.numpy()
         self._positions = host.positions.numpy()
@@ -98,6 +100,8 @@ class ModelRunner:
         self._state_slots = host.state_slots.numpy()
         self._body = lru_cache(_MAX_PROGRAMS)(self._bind_body)
         self._head = lru_cache(_MAX_PROGRAMS)(self._bind_head)
+        self._greedy = lru_cache(_MAX_PROGRAMS)(self._bind_greedy)
+        self._logit_views = lru_cache(_MAX_PROGRAMS)(self._view_logits)
 
     def forward(self, batch: Sequence[SequenceRows], *, prefill: bool = False) -> torch.Tensor:
         """Compute all rows; keys and values go to the reserved slots. ``prefill``: chunks of prompts, no round.
@@ -114,12 +118,20 @@ class ModelRunner:
             )
         if self._announce is not None:
             self._announce(batch, prefill)
-        self.last_batch, self.last_logits = batch, self._logits[:wanted]
+        self.last_batch, self.last_logits = batch, self.logit_rows(0, wanted)
         self._staged.wait_until_writable()
         self._fill(batch)
         self._staged.upload_no_sync()
         self._run(_shape_of(batch, prefill), total, wanted)
         return self.last_logits
+
+    def logit_rows(self, start: int, end: int) -> torch.Tensor:
+        """The logit rows ``start`` to ``end``, a view that the next forward writes over."""
+        return self._logit_views(start, end)
+
+    def greedy(self, start: int, end: int) -> list[int]:
+        """What `engine.sampling.sampler.greedy` finds in the logit rows ``start`` to ``end``."""
+        return self._greedy(start, end)()
 
     def _run(self, shape: BatchShape, total: int, wanted: int) -> None:
         self.kernels.forward(total)
@@ -171,7 +183,23 @@ class ModelRunner:
         inputs, taps = self._staged.device.first(count), self.taps.first(count)
         return self._model.bind_body(inputs, self._hidden[:count], prefill=prefill, taps=taps)
 
+    def _bind_greedy(self, start: int, end: int) -> Callable[[], list[int]]:
+        found = torch.empty(end - start, dtype=torch.int64, device=self._logits.device)
+        search = bind_greedy(self._logits[start:end], out=found)
+        token_ids = found.numpy() if self._logits.device.type == "cpu" else found
+
+        def greedy() -> list[int]:
+            search()
+            return list(token_ids.tolist())
+
+        return greedy
+
+    def _view_logits(self, start: int, end: int) -> torch.Tensor:
+        return self._logits[start:end]
+
     def _bind_head(self, total: int, wanted: int) -> Forward:
+        if wanted == total:  # every row, in order: what comes out of the layers is read where it lies
+            return self._model.bind_head(self._hidden[:total], self._head_normed[:wanted], self._logits[:wanted])
         rows, picked = self._staged.device.head_rows[:wanted], self._head_hidden[:wanted]
         head = self._model.bind_head(picked, self._head_normed[:wanted], self._logits[:wanted])
 

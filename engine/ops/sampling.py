@@ -24,6 +24,7 @@ from native.cuda_bindings import sampling as native_cuda
 __all__ = [
     "PlanColumn",
     "RowFlag",
+    "bind_greedy",
     "bind_sampling_cut",
     "bind_sampling_sample",
     "sampling_apply",
@@ -161,6 +162,13 @@ def bind_sampling_sample(
         return draw.out
 
     return sample
+
+
+def bind_greedy(logits: Tensor, *, out: Tensor | None = None) -> Callable[[], Tensor]:
+    """`bind_sampling_sample` of rows that are all greedy: what comes back gives the lowest id of each maximum."""
+    temperature = torch.zeros(logits.shape[0], dtype=torch.float32, device=logits.device)
+    bits = torch.zeros(logits.shape[0], dtype=torch.int64, device=logits.device)
+    return bind_sampling_sample(logits, bits, None, None, temperature, out=out)
 
 
 def sampling_masses(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from engine.ops import sampling as ops
@@ -30,9 +29,7 @@ class Sampled:
 
 def greedy(logits: Tensor) -> Tensor:
     """The lowest id of each row's maximum, i64 [B]; -1 for a row with NaN, +inf or nothing finite. f32 [B, V]."""
-    temperature = torch.zeros(logits.shape[0], dtype=torch.float32, device=logits.device)
-    bits = torch.zeros(logits.shape[0], dtype=torch.int64, device=logits.device)
-    return ops.sampling_sample(logits, bits, None, None, temperature)[1]
+    return ops.bind_greedy(logits)()
 
 
 def sample(

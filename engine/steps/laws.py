@@ -6,7 +6,7 @@ Two forms, equal token for token. Dense: the law of a row lies in the logits, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,17 +87,25 @@ def verification_of(
     history: RowHistory = NO_HISTORY,
     drafts: Sequence[int] = (),
     form: LawForm = "dense",
+    *,
+    bound_greedy: Callable[[], list[int]] | None = None,
 ) -> Verification | Fault:
     """The law of each row of one request, logits f32 [rows, V], or why a row has none; other requests are untouched.
 
     ``history`` is what the request's penalties are about; row i is after it and the first i of ``drafts``. What the
     request's rules change is changed in ``logits``, and the report of log probabilities is of a copy made before. With
-    ``form`` sparse, requests and rows that the sparse form does not take have dense laws.
+    ``form`` sparse, requests and rows that the sparse form does not take have dense laws. ``bound_greedy``
+    finds what `greedy` of ``logits`` would, for a caller that keeps it bound.
     """
     head_logits = logits.clone() if params.logprobs is not None else None
     _apply_rules(logits, params, history, drafts)
-    sparse = form == "sparse" and sparse_refusal(params) is None
-    laws = (_sparse_laws if sparse else _laws)(first_position, logits, params)
+    laws: tuple[TargetLaw, ...] | Fault
+    if params.greedy:
+        laws = _greedy_laws(first_position, bound_greedy() if bound_greedy else greedy(logits).tolist())
+    elif form == "sparse" and sparse_refusal(params) is None:
+        laws = _sparse_laws(first_position, logits, params)
+    else:
+        laws = _cut_laws(first_position, logits, params)
     return laws if isinstance(laws, Fault) else Verification(first_position, laws, head_logits)
 
 
@@ -110,10 +118,7 @@ def _apply_rules(logits: torch.Tensor, params: SamplingParams, history: RowHisto
     min_p_inplace(logits, [params.rules.min_p] * len(rows), [params.temperature] * len(rows))
 
 
-def _laws(first_position: int, logits: torch.Tensor, params: SamplingParams) -> tuple[TargetLaw, ...] | Fault:
-    if not params.greedy:
-        return _cut_laws(first_position, logits, params)
-    best = greedy(logits).tolist()
+def _greedy_laws(first_position: int, best: list[int]) -> tuple[PointLaw, ...] | Fault:
     if _NO_TOKEN in best:
         return Fault(f"the logits of position {first_position + best.index(_NO_TOKEN)} are not finite")
     return tuple(PointLaw(token_id) for token_id in best)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from engine.config import LawForm
 from engine.model.runner import ModelRunner, SequenceRows
@@ -50,7 +51,10 @@ def verify(runner: ModelRunner, items: Sequence[VerifyItem], form: LawForm = "de
         start, end = end, end + rows.num_logits
         history, drafts = history_of(item.sequence, item.params), item.proposal.token_ids
         position = len(item.sequence.token_ids)
-        verifications.append(verification_of(position, logits[start:end], item.params, history, drafts, form))
+        bound = partial(runner.greedy, start, end)
+        view = runner.logit_rows(start, end)
+        laws = verification_of(position, view, item.params, history, drafts, form, bound_greedy=bound)
+        verifications.append(laws)
     return verifications
 
 

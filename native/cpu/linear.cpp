@@ -1,5 +1,6 @@
 // Linear layers over GGUF blocks: out[m, n] = sum over k of x[m, k] * weight[n, k] (+ residual[m, n]).
 #include <algorithm>
+#include <vector>
 
 #include "cpu/kernels.h"
 #include "cpu/linear_args.h"
@@ -11,9 +12,21 @@ namespace sm70 {
 namespace {
 
 constexpr int64_t kPanel = 16;
-// Panels a chunk: long runs through memory, yet about four chunks a thread to even out what else the machine does.
-constexpr int64_t kMaxChunkPanels = 16;
-int64_t chunk_panels(int64_t panels) { return std::clamp<int64_t>(panels / (4 * thread_count()), 1, kMaxChunkPanels); }
+// Rows that one pass over a chunk's weights serves. More rows need several, and the chunk has to stay in the cache.
+constexpr int64_t kOnePassRows = 4;
+constexpr int64_t kCachedPanels = 16;
+
+// Where each chunk of panels ends: a thread's part of all that is left each time. So a thread reads long runs of
+// memory, and the last chunks are short enough for all threads to end together, whatever else the machine does.
+const std::vector<int64_t>& chunk_ends(int64_t panels, int64_t rows) {
+  static thread_local std::vector<int64_t> ends;
+  const int64_t most = rows <= kOnePassRows ? panels : kCachedPanels;
+  ends.clear();
+  for (int64_t end = 0; end < panels; ends.push_back(end))
+    end += std::clamp<int64_t>((panels - end) / thread_count(), 1, most);
+  return ends;
+}
+
 // Below this many activations one thread converts them faster than the pool starts.
 constexpr int64_t kSerialActivations = 8192;
 
@@ -40,14 +53,14 @@ int quantised(const LinearArgs& a, int64_t tile_bytes, PanelKernel kernel) {
   if (const int status = convert_activations(a, &x)) return status;
   const uint8_t* tiles = static_cast<const uint8_t*>(a.weight);
   const int64_t panels = (a.n + kPanel - 1) / kPanel;
-  const int64_t share = chunk_panels(panels);
-  const int64_t panel_chunks = (panels + share - 1) / share;
+  const std::vector<int64_t>& ends = chunk_ends(panels, a.m);
+  const int64_t panel_chunks = static_cast<int64_t>(ends.size());
   const int64_t row_chunks = (a.m + kChunkRows - 1) / kChunkRows;
   parallel_for(panel_chunks * row_chunks, [&](int64_t chunk) {
-    const int64_t panel = chunk % panel_chunks * share;
+    const int64_t at = chunk % panel_chunks, panel = at == 0 ? 0 : ends[at - 1];
     const int64_t row = chunk / panel_chunks * kChunkRows;
-    kernel(tiles + panel * x.groups * tile_bytes, std::min(share, panels - panel), x, row,
-           std::min(kChunkRows, a.m - row), a.output(row, panel * kPanel));
+    kernel(tiles + panel * x.groups * tile_bytes, ends[at] - panel, x, row, std::min(kChunkRows, a.m - row),
+           a.output(row, panel * kPanel));
   });
   return kOk;
 }

@@ -182,6 +182,7 @@ void multiply(const uint8_t* tiles, const FixedPoint& x, int64_t row, const Pane
 template <class Format, int kRows>
 void multiply_panels(const uint8_t* tiles, int64_t panels, const FixedPoint& x, int64_t row, const PanelOutput& output,
                      int64_t output_row) {
+  prefetch<kPrefetchBytes>(tiles);  // where a run starts, nobody has asked for anything yet
   for (int64_t p = 0; p < panels; ++p)
     multiply<Format, kRows>(tiles + p * x.groups * Format::kTileBytes, x, row, output, output_row, p * kPanel);
 }
