@@ -240,8 +240,8 @@ def test_a_round_waits_for_nothing_but_its_read(gpu: Target, graphs: bool, draft
     forward = llm.runner.forward
 
     def watched(*arguments: object, **named: object) -> torch.Tensor:
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            torch.cuda.set_sync_debug_mode("error")
             return forward(*arguments, **named)  # type: ignore[arg-type]
         finally:
             torch.cuda.set_sync_debug_mode("default")
