@@ -94,8 +94,8 @@ def verification_of(
 
     ``history`` is what the request's penalties are about; row i is after it and the first i of ``drafts``. What the
     request's rules change is changed in ``logits``, and the report of log probabilities is of a copy made before. With
-    ``form`` sparse, requests and rows that the sparse form does not take have dense laws. ``bound_greedy``
-    finds what `greedy` of ``logits`` would, for a caller that keeps it bound.
+    ``form`` sparse, requests and rows that the sparse form does not take have dense laws. ``bound_greedy`` finds what
+    `greedy` of ``logits`` would, for a caller that keeps it bound.
     """
     head_logits = logits.clone() if params.logprobs is not None else None
     _apply_rules(logits, params, history, drafts)

@@ -8,7 +8,7 @@ target's law exactly, whatever the draft. A greedy request is the same rule with
 from __future__ import annotations
 
 from engine.sampling.random import Purpose
-from engine.steps.records import Acceptance, LastToken, Noise, PointLaw, Proposal, TargetLaw, Verification
+from engine.steps.records import Acceptance, LastToken, Noise, Proposal, Verification
 
 
 def reject(proposal: Proposal, verification: Verification, noise: Noise) -> Acceptance:
@@ -24,16 +24,10 @@ def reject(proposal: Proposal, verification: Verification, noise: Noise) -> Acce
         position = verification.first_position + step
         target_law, draft_law = verification.target_laws[step], proposal.draft_laws[step]
         if not _accepts(target_law.probability(token_id), draft_law.probability(token_id), noise, position):
-            recovered = _draw(target_law.residual(draft_law), noise, position, Purpose.RECOVER)
+            recovered = target_law.residual(draft_law).draw(noise.bits(position, Purpose.RECOVER))
             return Acceptance(proposal.token_ids[:step], recovered, LastToken.RECOVERED)
-    position = verification.first_position + drafts
-    bonus = _draw(verification.target_laws[drafts], noise, position, Purpose.TARGET)
+    bonus = verification.target_laws[drafts].draw(noise.bits(verification.first_position + drafts, Purpose.TARGET))
     return Acceptance(proposal.token_ids, bonus, LastToken.BONUS)
-
-
-def _draw(law: TargetLaw, noise: Noise, position: int, purpose: Purpose) -> int:
-    """The law's token for the number of the position; where there is one token only, no number is worked out."""
-    return law.token_id if isinstance(law, PointLaw) else law.draw(noise.bits(position, purpose))
 
 
 def _accepts(target_prob: float, draft_prob: float, noise: Noise, position: int) -> bool:
