@@ -86,8 +86,8 @@ class ModelRunner:
         self._head_normed = device.zeros(max_logit_rows, model.hidden_size)
         self._logits = device.zeros(max_logit_rows, model.vocab_size, dtype=torch.float32)
         self.last_logits = self._logits[:0]
-        # The host's side as numpy arrays, and views that are made once: after a forward has filled the caches with
-        # weights, each call of torch costs tens of microseconds.
+        # The host's side as numpy arrays, and views that are made once: after a forward the caches are full of weights,
+        # and each call of torch is slow.
         host = self._staged.host
         self._token_ids = host.token_ids.numpy()
         self._positions = host.positions.numpy()
